@@ -1,0 +1,1 @@
+"""GPU sharing for any Kubernetes cluster."""

@@ -1,0 +1,1 @@
+"""Pytest fixtures that start the test cluster."""
