@@ -39,7 +39,9 @@ def decode_allocation(annotation: str, value: str) -> dict[int, dict[int, int]]:
     try:
         raw = _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise CodecError(f'{annotation}: {_shown(value)} is not like {{"0":{{"1":4}}}}: {error}') from None
+        raise CodecError(
+            f'{annotation}: {_shown(value)} is not like {{"0":{{"1":4}}}}: {error}'
+        ) from None
     return _checked(annotation, raw)
 
 
@@ -119,7 +121,9 @@ def binding_annotations(
 
 def _stringed(allocation: Allocation) -> dict[str, dict[str, int]]:
     return {
-        str(container): {str(gpu): allocation[container][gpu] for gpu in sorted(allocation[container])}
+        str(container): {
+            str(gpu): allocation[container][gpu] for gpu in sorted(allocation[container])
+        }
         for container in sorted(allocation)
     }
 

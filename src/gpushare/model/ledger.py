@@ -1,0 +1,207 @@
+"""What every pod holds, keyed by pod UID.
+
+The ledger takes facts in any order, nodes before pods or after, and the same facts twice; it always
+equals one built afresh from the facts that stand. A pod holds its units from the moment it is on a
+node until it has Succeeded or Failed or its object is gone, a terminating one included.
+
+Every change of a node's books advances `generation` and stamps the node with it, so that whoever
+keeps answers about nodes knows which to renew (`changed_since`). A fact that changes nothing on the
+books (most updates of a pod) advances nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpushare.model.gpus import Assignment, Holding, Node, NodeBooks
+from gpushare.model.holding import holding_of, holding_of_gone
+from gpushare.model.owner import Owner
+from gpushare.model.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod that is on a node and asks for GPU memory."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    owner: Owner
+    request: Request
+    assignment: Assignment | None = None
+    """Where its annotations say it is; None where they say nothing that can be read."""
+    finished: bool = False
+    """Succeeded or Failed: the object is there, but holds nothing."""
+    unprotected: str | None = None
+    """Why it runs without its memory limit, if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPod:
+    """A pod on the books of a node, and what it holds there. `record` is None for a pod that is
+    gone but still charged (a correction of its node names it)."""
+
+    uid: str
+    record: PodRecord | None
+    holding: Holding
+
+
+class Ledger:
+    """The books of every node. Not thread-safe; holds no clock and does no I/O."""
+
+    def __init__(self) -> None:
+        self._books: dict[str, NodeBooks] = {}
+        """Node name -> its books."""
+        self._pods: dict[str, PodRecord] = {}
+        """Pod UID -> the pod."""
+        self._on_node: dict[str, dict[str, Holding]] = {}
+        """Node name -> pod UID -> what it holds there; for known nodes only."""
+        self._uids_of: dict[str, dict[str, None]] = {}
+        """Node name -> UIDs of the pods on it, in order of arrival; unknown nodes too."""
+        self._stamps: dict[str, int] = {}
+        """Node name -> generation of its last change, oldest change first."""
+        self.generation = 0
+
+    # -- facts ------------------------------------------------------------------------------------
+
+    def put_node(self, node: Node) -> bool:
+        """A node is, or has changed to, `node`. True if that changed anything."""
+        books = self._books.get(node.name)
+        if books is not None and books.node == node:
+            return False
+        self._rebuild(node)
+        return True
+
+    def remove_node(self, name: str) -> bool:
+        """A node is gone. Pods on it stay known, should it come back. True if it was there."""
+        if self._books.pop(name, None) is None:
+            return False
+        self._on_node.pop(name, None)
+        self._stamp(name)
+        return True
+
+    def put_pod(self, pod: PodRecord) -> bool:
+        """A pod is on a node, or has changed there. True if that changed any books."""
+        old = self._pods.get(pod.uid)
+        if old == pod:
+            return False
+        if old is not None and old.node != pod.node:
+            self.remove_pod(pod.uid)
+        self._pods[pod.uid] = pod
+        self._uids_of.setdefault(pod.node, {})[pod.uid] = None
+        return self._recharge(pod.node, pod.uid)
+
+    def remove_pod(self, uid: str) -> bool:
+        """A pod's object is gone. True if that changed any books."""
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return False
+        uids = self._uids_of[pod.node]
+        del uids[uid]
+        if not uids:
+            del self._uids_of[pod.node]
+        return self._recharge(pod.node, uid)
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._books
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the nodes, in no order that means anything."""
+        return iter(self._books)
+
+    def __len__(self) -> int:
+        return len(self._books)
+
+    def books(self, node: str) -> NodeBooks:
+        """The books of a node. Raises KeyError for one that is not known."""
+        return self._books[node]
+
+    def get_books(self, node: str) -> NodeBooks | None:
+        return self._books.get(node)
+
+    def pod(self, uid: str) -> PodRecord | None:
+        return self._pods.get(uid)
+
+    @property
+    def pods(self) -> Mapping[str, PodRecord]:
+        """Pod UID -> pod, finished ones included."""
+        return self._pods
+
+    def pods_on(self, node: str) -> list[HeldPod]:
+        """The pods on a node's books, in order of arrival; those gone but still charged last."""
+        return [
+            HeldPod(uid, self._pods.get(uid), holding)
+            for uid, holding in self._on_node.get(node, {}).items()
+        ]
+
+    def holding(self, uid: str) -> Holding | None:
+        """What a pod holds; None if it holds nothing."""
+        pod = self._pods.get(uid)
+        return self._on_node.get(pod.node, {}).get(uid) if pod is not None else None
+
+    def pods_without_node(self) -> list[PodRecord]:
+        """Unfinished pods that stand on a node nobody has told of."""
+        return [
+            pod for pod in self._pods.values() if not pod.finished and pod.node not in self._books
+        ]
+
+    def stamp(self, node: str) -> int:
+        """The generation in which a node's books last changed; 0 if it was never known."""
+        return self._stamps.get(node, 0)
+
+    def changed_since(self, generation: int) -> Iterator[str]:
+        """Nodes whose books changed after `generation`, latest first; removed ones too."""
+        for name in reversed(self._stamps):
+            if self._stamps[name] <= generation:
+                return
+            yield name
+
+    # -- bookkeeping ------------------------------------------------------------------------------
+
+    def _stamp(self, name: str) -> None:
+        self.generation += 1
+        self._stamps.pop(name, None)
+        self._stamps[name] = self.generation
+
+    def _holding(self, node: Node, uid: str) -> Holding | None:
+        pod = self._pods.get(uid)
+        correction = node.corrections.get(uid)
+        if pod is None or pod.node != node.name:
+            if correction is None or pod is not None:
+                return None
+            return holding_of_gone(correction, Owner("", "Pod", uid), node)
+        if pod.finished:
+            return None
+        return holding_of(pod.request, pod.owner, pod.assignment, correction, node)
+
+    def _recharge(self, name: str, uid: str) -> bool:
+        books = self._books.get(name)
+        if books is None:
+            return False
+        on_node = self._on_node[name]
+        old, new = on_node.get(uid), self._holding(books.node, uid)
+        if old == new:
+            return False
+        if old is not None:
+            books = books.release(old)
+            del on_node[uid]
+        if new is not None:
+            books = books.charge(new)
+            on_node[uid] = new
+        self._books[name] = books
+        self._stamp(name)
+        return True
+
+    def _rebuild(self, node: Node) -> None:
+        books = NodeBooks.empty(node)
+        on_node: dict[str, Holding] = {}
+        for uid in (*self._uids_of.get(node.name, ()), *node.corrections):
+            holding = self._holding(node, uid) if uid not in on_node else None
+            if holding is not None:
+                on_node[uid] = holding
+                books = books.charge(holding)
+        self._books[node.name] = books
+        self._on_node[node.name] = on_node
+        self._stamp(node.name)
