@@ -13,7 +13,7 @@ ROUNDS ?= 3
 PYTEST ?= .venv/bin/pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test test-quick test-long lint bench cluster cluster-down lock clean
+.PHONY: help setup demo test test-quick test-long lint native bench cluster cluster-down lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -10
@@ -31,13 +31,17 @@ lint: setup
 	lint-imports
 
 test-quick: setup lint
-	$(PYTEST) -m "not cluster and not node"
+	$(PYTEST) -m "not cluster and not node and not native_slow"
 
 test: setup lint
 	ROUNDS=$(ROUNDS) $(PYTEST) $(PYTEST_ARGS)
 
 test-long: setup lint
 	ROUNDS=full $(PYTEST) $(PYTEST_ARGS)
+
+# The library that holds a container to its share, and the hook: into build/native
+native: setup
+	$(MAKE) -C native PYTHON=$(CURDIR)/.venv/bin/python
 
 bench: setup
 	python -m bench
