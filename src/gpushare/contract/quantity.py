@@ -10,7 +10,8 @@ from fractions import Fraction
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))"
-    r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE](?P<exponent>[+-]?\d{1,3}))?"
+    r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE](?P<exponent>[+-]?\d{1,3}))?",
+    re.ASCII,
 )
 
 _FACTOR = {
@@ -34,6 +35,9 @@ _FACTOR = {
 
 MAX_INT64 = 2**63 - 1
 
+MAX_LENGTH = 100
+"""Characters of the longest quantity that is read; no amount of anything needs as many."""
+
 RawQuantity = str | int | float
 """What JSON or YAML may hold where a quantity stands."""
 
@@ -50,11 +54,14 @@ def parse(value: RawQuantity) -> Fraction:
     if isinstance(value, bool):
         raise QuantityError(f"{value!r} is not a quantity such as 4, 500m or 10Gi")
     if isinstance(value, int):
+        if value.bit_length() > 8 * MAX_LENGTH:
+            raise QuantityError(f"a number of {value.bit_length()} bits is no quantity")
         return Fraction(value)
     text = (repr(value) if isinstance(value, float) else value).strip()
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
-        raise QuantityError(f"{value!r} is not a quantity such as 4, 500m or 10Gi")
+        shown = text if len(text) <= MAX_LENGTH else f"{text[:20]}… ({len(text)} characters)"
+        raise QuantityError(f"{shown!r} is not a quantity such as 4, 500m or 10Gi")
     number = Fraction(match["number"])
     if match["exponent"] is not None:
         return number * Fraction(10) ** int(match["exponent"])
@@ -67,7 +74,7 @@ def whole(value: RawQuantity) -> int:
     Extended resources such as `aliyun.com/gpu-mem` take no others; the API server refuses them.
     Raises QuantityError.
     """
-    if type(value) is str and value.isdecimal() and len(value) < 19:
+    if type(value) is str and value.isascii() and value.isdecimal() and len(value) < 19:
         return int(value)  # nearly all of them
     exact = parse(value)
     if exact.denominator != 1:
