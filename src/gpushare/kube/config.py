@@ -207,7 +207,7 @@ def _data(picked: Picked, key: str, value: str | None) -> bytes | None:
     if not value:
         return None
     try:
-        return base64.b64decode(value, validate=False)
+        return base64.b64decode("".join(value.split()), validate=True)
     except binascii.Error as error:
         raise ConfigError(f"{picked}: {key} is not base64: {error}") from error
 

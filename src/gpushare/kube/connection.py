@@ -280,9 +280,10 @@ class Connection:
             raise Unreachable(
                 f"{where}: {server} cannot be reached: {why} ({origin})", sent=False
             ) from error
-        raise Unreachable(
-            f"{where}: the connection to {server} broke: {error or type(error).__name__}"
-        ) from error
+        if isinstance(error, aiohttp.ClientPayloadError):
+            raise Unreachable(f"{where}: {server} broke off in the middle of its answer") from error
+        why = error or type(error).__name__
+        raise Unreachable(f"{where}: the connection to {server} broke: {why}") from error
 
 
 def _reload_tls(config: Config) -> str:

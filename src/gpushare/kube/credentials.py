@@ -223,6 +223,7 @@ class ExecPlugin:
         finally:
             if process.returncode is None:
                 process.kill()
+                await process.wait()
         if process.returncode != 0:
             text = complaint.decode("utf-8", "replace").strip()[-500:]
             raise ConfigError(f"{what}: ended with status {process.returncode}: {text}")
