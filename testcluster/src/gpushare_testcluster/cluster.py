@@ -28,6 +28,7 @@ from gpushare_testcluster.processes import Processes
 from gpushare_testcluster.procfs import Process, start_time
 from gpushare_testcluster.say import Say
 from gpushare_testcluster.state import StateDir
+from gpushare_testcluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from gpushare_testcluster.proxy import Proxy
@@ -354,6 +355,49 @@ class Cluster:
         else:
             self.state.play_kubelet.unlink(missing_ok=True)
 
+    # -- pods ----------------------------------------------------------------------------------
+
+    def wait_bound(self, pod: str, *, namespace: str = "default", timeout_s: float = 10) -> Object:
+        """Waits until a pod has a node, and returns the pod. Raises TimedOut."""
+
+        def bound() -> Object | None:
+            found = self.admin.find("pods", pod, namespace=namespace)
+            return found if found and found["spec"].get("nodeName") else None
+
+        answer = wait_for(bound, timeout_s, f"pod {namespace}/{pod} bound")
+        assert answer is not None
+        return answer
+
+    def wait_event(
+        self,
+        pod: str,
+        reason: str = "FailedScheduling",
+        *,
+        namespace: str = "default",
+        timeout_s: float = 10,
+    ) -> Object:
+        """Waits for an event about a pod and returns the newest one. Raises TimedOut."""
+
+        def seen() -> Object | None:
+            found = self.admin.list(
+                "events",
+                namespace=namespace,
+                fields=f"involvedObject.name={pod},reason={reason}",
+            )
+            return max(found, key=_event_version) if found else None
+
+        answer = wait_for(seen, timeout_s, f"event {reason} of pod {namespace}/{pod}")
+        assert answer is not None
+        return answer
+
+    def finish_pod(
+        self, pod: str, *, phase: str = "Succeeded", namespace: str = "default"
+    ) -> Object:
+        """Sets a pod's phase, as a kubelet does when its containers have ended."""
+        return self.admin.patch(
+            "pods", pod, {"status": {"phase": phase}}, namespace=namespace, subresource="status"
+        )
+
     # -- the proxy -----------------------------------------------------------------------------
 
     def proxy(self) -> Proxy:
@@ -378,6 +422,10 @@ def kubectl_path() -> str:
     if not found:
         raise TestClusterError("kubectl is not found; scripts/setup installs it into .venv")
     return found
+
+
+def _event_version(event: Object) -> int:
+    return int(event["metadata"]["resourceVersion"])
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

@@ -31,9 +31,7 @@ def main() -> int:
     state = StateDir(Path(sys.argv[1]))
     settings = state.settings()
     owner = Process(settings.owner_pid, settings.owner_start)
-    api = admin_api(state, settings)
-    threading.Thread(target=_work, args=(state, api), daemon=True).start()
-    threading.Thread(target=hollow.play, args=(state, api), daemon=True).start()
+    threading.Thread(target=_start_work, args=(state, settings), daemon=True).start()
     while state.exists():
         if owner.pid and not alive(owner):
             _log(f"the owner, process {owner.pid}, is gone: taking the cluster down")
@@ -44,6 +42,15 @@ def main() -> int:
             return 0
         time.sleep(TICK_S)
     return 0
+
+
+def _start_work(state: StateDir, settings: Settings) -> None:
+    # We are here before the first build and the certificates, to see the owner go even then.
+    while not state.kubeconfig.exists():
+        time.sleep(TICK_S)
+    api = admin_api(state, settings)
+    threading.Thread(target=hollow.play, args=(state, api), daemon=True).start()
+    _work(state, api)
 
 
 def _work(state: StateDir, api: Api) -> None:

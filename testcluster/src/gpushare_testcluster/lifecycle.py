@@ -89,6 +89,7 @@ def _start(state: StateDir, processes: Processes, say: Say) -> None:
             (cp.CONTROLLER_MANAGER, settings.controller_manager_port),
         ):
             cp.wait_ready(processes, name, lambda port=port: cp.healthz(settings, port))  # type: ignore[misc]
+        cp.wait_ready(processes, KEEPER, lambda: processes.running(KEEPER))
         # Pods need it; the controller manager makes it.
         cp.wait_ready(
             processes,
