@@ -22,6 +22,9 @@ Allocation = Mapping[int, Mapping[int, int]]
 MAX_INDEX: Final = 4095
 """No node has as many GPUs, no pod as many containers: a larger index is garbage."""
 
+MAX_UNITS: Final = 1_000_000
+"""No GPU has as many units: 122 TiB in the smaller unit."""
+
 
 class CodecError(ValueError):
     """An annotation whose value cannot be read; the text says which and why."""
@@ -133,8 +136,8 @@ def _checked(annotation: str, raw: dict[str, dict[str, int]]) -> dict[int, dict[
     for container, gpus in raw.items():
         amounts = {_index(annotation, gpu): units for gpu, units in gpus.items()}
         for units in amounts.values():
-            if units <= 0:
-                raise CodecError(f"{annotation}: {units} units is not a positive amount")
+            if not 0 < units <= MAX_UNITS:
+                raise CodecError(f"{annotation}: {units} is no amount that a GPU could hold")
         allocation[_index(annotation, container)] = amounts
     return allocation
 
