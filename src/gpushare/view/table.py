@@ -7,6 +7,8 @@ Amounts are whole units, percentages are truncated. Columns are GPU indexes: a n
 that index, beyond its last or in a gap, shows `0/0` there.
 """
 
+from typing import Protocol
+
 from gpushare.view.columns import Cell, Row, Style, align
 from gpushare.view.report import GpuReport, NodeReport, Report
 
@@ -50,14 +52,30 @@ def summary(
     return "\n".join(lines) + "\n"
 
 
-def details(report: Report, *, headers: bool = True, colour: bool = False) -> str:
-    """One block per node with its pods and the units each holds on every GPU, then the sum."""
-    blocks = [_node_details(node, headers, colour) for node in report.nodes]
+def details(
+    report: Report, *, wide: bool = False, headers: bool = True, colour: bool = False
+) -> str:
+    """One block per node with its pods and the units each holds on every GPU, then the sum.
+
+    wide     adds lines for mode, placement, isolation and the largest free amount to each node
+    headers  False leaves out the lines of column names
+    """
+    blocks = [_node_details(node, wide, headers, colour) for node in report.nodes]
     blocks.append(f"Allocated/Total GPU Memory In Cluster:  {total(report)}")
     return "\n\n".join(blocks) + "\n"
 
 
-def total(report: Report) -> str:
+class HasTotal(Protocol):
+    """A report with the cluster's sums, in units."""
+
+    @property
+    def allocated(self) -> int: ...
+
+    @property
+    def total(self) -> int: ...
+
+
+def total(report: HasTotal) -> str:
     """The cluster's sum, `12/60 (20%)`."""
     return f"{report.allocated}/{report.total} ({percent(report.allocated, report.total)}%)"
 
@@ -79,8 +97,12 @@ def _summary_row(node: NodeReport, gpus: int, pending: bool, wide: bool) -> Row:
         row.append(Cell(str(node.pending), Style.YELLOW if node.pending else Style.PLAIN))
     row.append(f"{node.allocated}/{node.total}")
     if wide:
-        row.extend((node.mode, node.placement, node.isolation or NOBODY, str(node.largest_free)))
+        row.extend(_wide_cells(node))
     return row
+
+
+def _wide_cells(node: NodeReport) -> tuple[str, ...]:
+    return node.mode, node.placement, node.isolation or NOBODY, str(node.largest_free)
 
 
 def _gpu_cell(gpu: GpuReport | None) -> Cell:
@@ -99,12 +121,15 @@ def _gpu_style(gpu: GpuReport) -> Style:
     return Style.PLAIN
 
 
-def _node_details(node: NodeReport, headers: bool, colour: bool) -> str:
+def _node_details(node: NodeReport, wide: bool, headers: bool, colour: bool) -> str:
     gpus = _columns(node)
-    lines = align(
-        [["NAME:", Cell(node.name, Style.BOLD)], ["IPADDRESS:", node.address or UNKNOWN_ADDRESS]],
-        colour=colour,
-    )
+    about: list[Row] = [
+        ["NAME:", Cell(node.name, Style.BOLD)],
+        ["IPADDRESS:", node.address or UNKNOWN_ADDRESS],
+    ]
+    if wide:
+        about.extend(zip((f"{name}:" for name in WIDE_COLUMNS), _wide_cells(node), strict=True))
+    lines = align(about, colour=colour)
     rows: list[Row] = []
     if headers:
         rows.append(
