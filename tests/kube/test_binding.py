@@ -166,9 +166,12 @@ async def test_bind_without_any_answer_is_undecided_within_the_deadline(
     assert 0.3 < loop.time() - began < 0.6
 
 
-async def test_bind_lost_then_forbidden_is_undecided(api: FakeApi, connection: Connection) -> None:
+@pytest.mark.parametrize("how", [drop, refuse(500, "InternalError")], ids=["reset", "500"])
+async def test_bind_lost_then_forbidden_is_undecided(
+    api: FakeApi, connection: Connection, how: Answer
+) -> None:
     # The first POST may have gone through: the reservation must stay.
-    api.once("POST", BINDING, drop, refuse(403, "Forbidden"))
+    api.once("POST", BINDING, how, refuse(403, "Forbidden"))
     assert isinstance(await try_to_bind(connection), Undecided)
 
 
@@ -185,7 +188,10 @@ async def test_bind_waits_as_told_when_the_api_server_sheds_load(
 ) -> None:
     busy = refuse(429, "TooManyRequests", "", **{"Retry-After": "1"})
     api.once("POST", BINDING, busy)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     assert await try_to_bind(connection, deadline_s=2) == Bound()
+    assert loop.time() - began > 0.95
     api.always.append(("POST", BINDING, busy))
     outcome = await try_to_bind(connection, deadline_s=0.5)
     assert isinstance(outcome, Rejected)

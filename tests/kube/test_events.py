@@ -111,6 +111,7 @@ async def test_repetitions_within_the_interval_are_counted_into_one_patch(
         tell(recorder, f"again {i}")
     await asyncio.sleep(0.05)
     assert (len(posts(api)), len(patches(api))) == (1, 0)
+    assert len(recorder._due) == 1
     clock.seconds += 11
     tell(recorder, "last")
     recorder._wake.set()

@@ -15,7 +15,7 @@ from gpushare.kube.objects import Pod
 from gpushare.kube.reflector import FRUITLESS_UNTIL_LIST, Reflector
 from gpushare.kube.resources import ALL, PODS, Ref, Selector
 
-from .fake_api import FakeApi, Json, drop, eventually, pod, refuse, status
+from .fake_api import FakeApi, Json, drop, eventually, hang, pod, refuse, status
 
 
 class Books:
@@ -418,6 +418,25 @@ async def test_age_counts_from_the_last_byte(api: FakeApi, connection: Connectio
         await watch.bookmark(120)
         await eventually(lambda: reflector.counters.bookmarks)
         assert reflector.contact_age_s() == 0.0
+
+
+async def test_age_counts_from_the_last_page_of_a_long_list(
+    api: FakeApi, connection: Connection
+) -> None:
+    now = 1000.0
+    api.pods = [pod(f"p{i}", i) for i in range(3)]
+
+    async def first_page(request: Any) -> Any:
+        nonlocal now
+        now = 1030.0
+        api.once("GET", "/api/v1/pods", hang)
+        return api._list(request)
+
+    api.once("GET", "/api/v1/pods", first_page)
+    async with following(connection, Books(), page_size=1, clock=lambda: now) as reflector:
+        await eventually(lambda: len(api.lists()) == 2)
+        now = 1035.0
+        assert reflector.contact_age_s() == 5.0
 
 
 async def test_selectors_go_with_list_and_watch(api: FakeApi, connection: Connection) -> None:

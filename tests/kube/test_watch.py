@@ -36,6 +36,13 @@ def test_a_line_that_never_ends_is_refused() -> None:
         splitter.feed(b"y" * 11)
 
 
+def test_many_cut_lines_are_not_one_long_line() -> None:
+    splitter = LineSplitter(max_line_bytes=100)
+    for _ in range(10):
+        assert splitter.feed(b"x" * 60) == []
+        assert splitter.feed(b"x" * 20 + b"\n") == [b"x" * 80]
+
+
 def line(type_: str, obj: object) -> bytes:
     return json.dumps({"type": type_, "object": obj}).encode()
 

@@ -240,7 +240,6 @@ class Reflector(Generic[T]):
             self._handler.changed(obj)
         self._handler.listed()
         self.counters.lists += 1
-        self.last_error = None
         self.synced.set()
 
     # --- the watch --------------------------------------------------------------------------------
