@@ -77,6 +77,7 @@ class AllocatedResource(ApiStruct):
 
 class ContainerStatus(ApiStruct):
     name: str = ""
+    container_id: str | None = msgspec.field(default=None, name="containerID")
     allocated_resources_status: list[AllocatedResource] | None = None
 
 
@@ -84,14 +85,18 @@ class Condition(ApiStruct):
     type: str = ""
     status: str = ""
     reason: str | None = None
+    message: str | None = None
     last_transition_time: str | None = None
 
 
 class PodStatus(ApiStruct):
     phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
     nominated_node_name: str | None = None
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
 
 
 class Pod(ApiStruct):

@@ -393,6 +393,7 @@ def read_record(pod: Pod, request: Request) -> PodRecord:
         assignment=assignment,
         finished=is_finished(pod),
         unprotected=(pod.metadata.annotations or {}).get(names.ANNOTATION_UNPROTECTED),
+        attested=(pod.metadata.annotations or {}).get(names.ANNOTATION_ASSIGNED) == "true",
     )
 
 

@@ -34,6 +34,8 @@ class PodRecord:
     """Succeeded or Failed: the object is there, but holds nothing."""
     unprotected: str | None = None
     """Why it runs without its memory limit, if it does."""
+    attested: bool = False
+    """The kubelet has given it its GPUs, and the node's plugin has seen which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Ledger:
         """Node name -> UIDs of the pods on it, in order of arrival; unknown nodes too."""
         self._stamps: dict[str, int] = {}
         """Node name -> generation of its last change, oldest change first."""
+        self._nodes_of: dict[Owner, dict[str, int]] = {}
+        """Owner -> node name -> how many of its pods are on the node's books."""
         self.generation = 0
 
     # -- facts ------------------------------------------------------------------------------------
@@ -76,7 +80,8 @@ class Ledger:
         """A node is gone. Pods on it stay known, should it come back. True if it was there."""
         if self._books.pop(name, None) is None:
             return False
-        self._on_node.pop(name, None)
+        for holding in self._on_node.pop(name).values():
+            self._count(holding.owner, name, -1)
         self._stamp(name)
         return True
 
@@ -141,6 +146,10 @@ class Ledger:
         pod = self._pods.get(uid)
         return self._on_node.get(pod.node, {}).get(uid) if pod is not None else None
 
+    def nodes_of(self, owner: Owner) -> Mapping[str, int]:
+        """Node name -> how many pods of `owner` hold something there."""
+        return self._nodes_of.get(owner, {})
+
     def pods_without_node(self) -> list[PodRecord]:
         """Unfinished pods that stand on a node nobody has told of."""
         return [
@@ -165,6 +174,14 @@ class Ledger:
         self._stamps.pop(name, None)
         self._stamps[name] = self.generation
 
+    def _count(self, owner: Owner, name: str, change: int) -> None:
+        counts = self._nodes_of.setdefault(owner, {})
+        counts[name] = counts.get(name, 0) + change
+        if not counts[name]:
+            del counts[name]
+            if not counts:
+                del self._nodes_of[owner]
+
     def _holding(self, node: Node, uid: str) -> Holding | None:
         pod = self._pods.get(uid)
         correction = node.corrections.get(uid)
@@ -187,14 +204,18 @@ class Ledger:
         if old is not None:
             books = books.release(old)
             del on_node[uid]
+            self._count(old.owner, name, -1)
         if new is not None:
             books = books.charge(new)
             on_node[uid] = new
+            self._count(new.owner, name, 1)
         self._books[name] = books
         self._stamp(name)
         return True
 
     def _rebuild(self, node: Node) -> None:
+        for held in self._on_node.get(node.name, {}).values():
+            self._count(held.owner, node.name, -1)
         books = NodeBooks.empty(node)
         on_node: dict[str, Holding] = {}
         for uid in (*self._uids_of.get(node.name, ()), *node.corrections):
@@ -202,6 +223,7 @@ class Ledger:
             if holding is not None:
                 on_node[uid] = holding
                 books = books.charge(holding)
+                self._count(holding.owner, node.name, 1)
         self._books[node.name] = books
         self._on_node[node.name] = on_node
         self._stamp(node.name)

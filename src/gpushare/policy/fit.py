@@ -25,6 +25,10 @@ SEARCH_LIMIT = 50_000
 containers, which are then refused rather than decided late."""
 
 
+NOBODY = Owner("", "", "")
+"""An owner without pods anywhere, for questions whose answer does not depend on the owner."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a request has no place on a node."""
@@ -68,8 +72,43 @@ def place(
     return Refusal(_misfit(books, request), books.largest_free)
 
 
+def why_not(books: NodeBooks, request: Request) -> Reason | None:
+    """Why a request has no place on the node; None where it has one.
+
+    What `place` finds, without choosing GPUs: whether there is a place depends neither on the
+    policy nor on the owner. Several times faster, for who asks thousands of nodes.
+    """
+    count = request.gpu_count or 1
+    part, core = request.units // count + books.pending, request.core
+    takes = opens = room = 0
+    for gpu in books.gpus:
+        if gpu.gpu.healthy and not gpu.gpu.cordoned:
+            free = gpu.gpu.units - gpu.used
+            room += free
+            opens += 1
+            if part <= free and (not core or core <= gpu.core_free):
+                takes += 1
+    obstacle = _obstacle_with(room, books, request)
+    if obstacle is not None:
+        return obstacle
+    if opens < count:
+        return Reason.GPU_COUNT
+    if takes >= count:
+        return None
+    if len(request.chunks) > 1:
+        answer = place(books, request, NOBODY)
+        return answer.reason if isinstance(answer, Refusal) else None
+    return _misfit(books, request)
+
+
 def _obstacle(books: NodeBooks, request: Request) -> Reason | None:
     """What keeps the request off the node before any single GPU is looked at."""
+    room = sum(gpu.gpu.units - gpu.used for gpu in books.gpus if gpu.gpu.open)
+    return _obstacle_with(room, books, request)
+
+
+def _obstacle_with(room: int, books: NodeBooks, request: Request) -> Reason | None:
+    """`room`: units that the node's open GPUs have left, before unattributed memory."""
     node = books.node
     if not node.mode.shares_memory:
         return Reason.NOT_SHARING
@@ -80,7 +119,7 @@ def _obstacle(books: NodeBooks, request: Request) -> Reason | None:
             return Reason.MODE_MIX
     elif books.core_pods:
         return Reason.MODE_MIX
-    room = sum(gpu.gpu.units - gpu.used for gpu in books.gpus if gpu.gpu.open) - books.pending
+    room -= books.pending
     if node.advertised is not None:
         room = min(room, node.advertised - books.used - books.pending)
     return Reason.NODE_FULL if room < request.units else None
