@@ -80,11 +80,11 @@ def read_cluster(
         if record is None:
             continue
         ledger.put_pod(record)
-        problem = (
-            Problem("BadRequest", f"{error.field}: {error}")
-            if error is not None
-            else read_assignment(pod.metadata.annotations)[1]
-        )
+        problem = None
+        if error is not None:
+            problem = Problem("BadRequest", f"{error.field}: {error}")
+        elif record.assignment is None:
+            problem = read_assignment(pod.metadata.annotations)[1]
         if problem is not None:
             pod_problems[record.uid] = problem
         else:

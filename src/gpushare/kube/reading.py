@@ -8,6 +8,7 @@ raises RequestError and the caller decides.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpushare.contract import names
 from gpushare.contract.allocation import (
@@ -269,7 +270,13 @@ def read_request(pod: Pod) -> Request | None:
     ]
     if not asks:
         return None
-    return compile_request(asks, _gpu_count(pod.metadata))
+    return _compiled(tuple(asks), _gpu_count(pod.metadata))
+
+
+@lru_cache(maxsize=4096)
+def _compiled(asks: tuple[ContainerAsk, ...], gpu_count: int) -> Request | None:
+    """compile_request, once for all replicas of an application: requests are values."""
+    return compile_request(asks, gpu_count)
 
 
 def _asks(path: str, containers: Iterable[Container], *, init: bool) -> list[ContainerAsk]:
@@ -351,11 +358,7 @@ def read_assignment(annotations: dict[str, str] | None) -> tuple[Assignment | No
     value = annotations.get(names.ANNOTATION_ALLOCATION)
     if value is not None:
         try:
-            init = annotations.get(names.ANNOTATION_INIT_ALLOCATION)
-            return Assignment(
-                decode_allocation(names.ANNOTATION_ALLOCATION, value),
-                decode_allocation(names.ANNOTATION_INIT_ALLOCATION, init) if init else {},
-            ), None
+            return _assignment(value, annotations.get(names.ANNOTATION_INIT_ALLOCATION)), None
         except CodecError as error:
             problem = Problem("UnreadableAllocation", str(error))
     old = annotations.get(names.ANNOTATION_OLD_IDX)
@@ -365,6 +368,15 @@ def read_assignment(annotations: dict[str, str] | None) -> tuple[Assignment | No
         except CodecError as error:
             problem = problem or Problem("UnreadableAllocation", str(error))
     return None, problem
+
+
+@lru_cache(maxsize=4096)
+def _assignment(app: str, init: str | None) -> Assignment:
+    """Many pods have the same few allocations: `{"0":{"1":4}}`. Raises CodecError."""
+    return Assignment(
+        decode_allocation(names.ANNOTATION_ALLOCATION, app),
+        decode_allocation(names.ANNOTATION_INIT_ALLOCATION, init) if init else {},
+    )
 
 
 def read_assume_time_ns(annotations: dict[str, str] | None) -> int | None:

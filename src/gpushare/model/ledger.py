@@ -216,14 +216,12 @@ class Ledger:
     def _rebuild(self, node: Node) -> None:
         for held in self._on_node.get(node.name, {}).values():
             self._count(held.owner, node.name, -1)
-        books = NodeBooks.empty(node)
         on_node: dict[str, Holding] = {}
         for uid in (*self._uids_of.get(node.name, ()), *node.corrections):
             holding = self._holding(node, uid) if uid not in on_node else None
             if holding is not None:
                 on_node[uid] = holding
-                books = books.charge(holding)
                 self._count(holding.owner, node.name, 1)
-        self._books[node.name] = books
+        self._books[node.name] = NodeBooks.of(node, on_node.values())
         self._on_node[node.name] = on_node
         self._stamp(node.name)
