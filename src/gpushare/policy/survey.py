@@ -9,7 +9,7 @@ of all, in a heap whose outdated entries are dropped as they surface.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gpushare.model.gpus import NodeBooks
 from gpushare.model.holding import Placement
@@ -82,17 +82,27 @@ class Contest:
         self._heap: list[tuple[RankKey, str]] = []
         """May hold outdated entries; one is valid if `_current` says the same."""
 
-    def best(self) -> tuple[str, Placement] | None:
-        """The best node and where the request goes on it; the first by name among equals."""
+    def best(self, skip: Collection[str] = ()) -> tuple[str, Placement] | None:
+        """The best node and where the request goes on it; the first by name among equals.
+
+        skip   nodes that are passed over this time; each costs a step
+        """
         self._catch_up()
+        passed: set[tuple[RankKey, str]] = set()
+        best: tuple[str, Placement] | None = None
         while self._heap:
             key, name = self._heap[0]
             if self._current.get(name) == key:
-                answer = self._survey.answer(name)
-                assert isinstance(answer, Placement)
-                return name, answer
+                if name not in skip:
+                    answer = self._survey.answer(name)
+                    assert isinstance(answer, Placement)
+                    best = name, answer
+                    break
+                passed.add((key, name))
             heapq.heappop(self._heap)
-        return None
+        for entry in passed:
+            heapq.heappush(self._heap, entry)
+        return best
 
     def _catch_up(self) -> None:
         if self._seen < 0:
