@@ -3,10 +3,10 @@
 import pytest
 
 from gpushare.kube.connection import MERGE_PATCH, STRATEGIC_PATCH, Connection
-from gpushare.kube.errors import Conflict
+from gpushare.kube.errors import ApiError, Conflict
 from gpushare.kube.patches import annotate_pod, nominate, patch_node, patch_node_status
 
-from .fake_api import FakeApi, answer, pod, refuse
+from .fake_api import Answer, FakeApi, answer, pod, refuse
 
 POD = "/api/v1/namespaces/default/pods/a"
 NODE = "/api/v1/nodes/n1"
@@ -25,10 +25,27 @@ async def test_pod_annotations_with_preconditions(api: FakeApi, connection: Conn
     }
 
 
-async def test_conflict_is_the_callers(api: FakeApi, connection: Connection) -> None:
-    api.once("PATCH", POD, refuse(409, "Conflict", "the UID in the precondition"))
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refuse(409, "Conflict", "the object has been modified"),
+        refuse(422, "Invalid", 'metadata.uid: Invalid value: "other": field is immutable'),
+    ],
+    ids=["version", "uid"],
+)
+async def test_another_object_or_version_is_a_conflict(
+    api: FakeApi, connection: Connection, refusal: Answer
+) -> None:
+    api.once("PATCH", POD, refusal)
     with pytest.raises(Conflict):
         await annotate_pod(connection, "default", "a", {"x": "1"}, uid="other")
+
+
+async def test_an_invalid_patch_is_no_conflict(api: FakeApi, connection: Connection) -> None:
+    api.once("PATCH", POD, refuse(422, "Invalid", "metadata.annotations: too long"))
+    with pytest.raises(ApiError) as caught:
+        await annotate_pod(connection, "default", "a", {"x": "1"}, uid="u-a")
+    assert not isinstance(caught.value, Conflict)
 
 
 async def test_nomination_is_set_and_cleared(api: FakeApi, connection: Connection) -> None:

@@ -276,13 +276,13 @@ class Connection:
                 f"{where}: TLS with {server} failed: {error}{text} ({origin})", sent=False
             ) from error
         if isinstance(error, aiohttp.ClientConnectorError):
-            why = error.os_error.strerror or error
+            why = error.os_error.strerror or str(error)
             raise Unreachable(
                 f"{where}: {server} cannot be reached: {why} ({origin})", sent=False
             ) from error
         if isinstance(error, aiohttp.ClientPayloadError):
             raise Unreachable(f"{where}: {server} broke off in the middle of its answer") from error
-        why = error or type(error).__name__
+        why = str(error) or type(error).__name__
         raise Unreachable(f"{where}: the connection to {server} broke: {why}") from error
 
 

@@ -1,8 +1,9 @@
 """The small writes: annotations, labels, a nomination, a node's capacity.
 
 Each is one PATCH naming only what it changes, so that writers of other fields are not disturbed. A
-UID or a resource version, where given, is a precondition: the API server answers 409 if the object
-is another one by now, or has changed since. A value of None removes the key.
+UID or a resource version, where given, is a precondition: Conflict is raised if the object is
+another one by now, or has changed since. (The API server answers 409 for a version, and 422,
+"metadata.uid: field is immutable", for a UID.) A value of None removes the key.
 
 None of them retries; what a failure means, the caller knows.
 """
@@ -10,10 +11,14 @@ None of them retries; what a failure means, the caller knows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from gpushare.kube.connection import MERGE_PATCH, STRATEGIC_PATCH, Connection
+from gpushare.kube.errors import ApiError, Conflict
 from gpushare.kube.objects import Node, Pod
 from gpushare.kube.resources import node_path, pod_path
+
+T = TypeVar("T")
 
 Values = Mapping[str, str | None]
 """key -> its new value, None to remove it."""
@@ -34,6 +39,24 @@ def _metadata(
     return {key: value for key, value in given.items() if value is not None}
 
 
+async def _patch(
+    connection: Connection,
+    path: str,
+    body: object,
+    type_: type[T],
+    content_type: str,
+    timeout_s: float | None,
+) -> T:
+    try:
+        return await connection.patch(
+            path, body, type_, content_type=content_type, timeout_s=timeout_s
+        )
+    except ApiError as error:
+        if error.status == 422 and "metadata.uid" in error.message:
+            raise Conflict(409, "Conflict", error.message, error.where) from error
+        raise
+
+
 async def annotate_pod(
     connection: Connection,
     namespace: str,
@@ -48,12 +71,13 @@ async def annotate_pod(
 
     Raises: Conflict if the pod has another UID or version, NotFound, and as Connection.request.
     """
-    return await connection.patch(
+    return await _patch(
+        connection,
         pod_path(namespace, name),
         {"metadata": _metadata(uid, resource_version, annotations)},
         Pod,
-        content_type=MERGE_PATCH,
-        timeout_s=timeout_s,
+        MERGE_PATCH,
+        timeout_s,
     )
 
 
@@ -72,15 +96,16 @@ async def nominate(
     `annotations` go into the same write: it is one event for who watches. Needs `patch` on
     pods/status. Raises: Conflict if the pod has another UID, NotFound, and as Connection.request.
     """
-    return await connection.patch(
+    return await _patch(
+        connection,
         f"{pod_path(namespace, name)}/status",
         {
             "metadata": _metadata(uid, annotations=annotations),
             "status": {"nominatedNodeName": node},
         },
         Pod,
-        content_type=STRATEGIC_PATCH,
-        timeout_s=timeout_s,
+        STRATEGIC_PATCH,
+        timeout_s,
     )
 
 
@@ -99,12 +124,13 @@ async def patch_node(
     Needs `patch` on nodes. Raises: Conflict if the node has another UID or version, NotFound, and
     as Connection.request.
     """
-    return await connection.patch(
+    return await _patch(
+        connection,
         node_path(name),
         {"metadata": _metadata(uid, resource_version, annotations, labels)},
         Node,
-        content_type=MERGE_PATCH,
-        timeout_s=timeout_s,
+        MERGE_PATCH,
+        timeout_s,
     )
 
 
@@ -122,7 +148,8 @@ async def patch_node_status(
     `allocatable` is the same as `capacity` if not given. Other resources stay. Needs `patch` on
     nodes/status. Raises: Conflict if the node has another UID, NotFound, and as Connection.request.
     """
-    return await connection.patch(
+    return await _patch(
+        connection,
         f"{node_path(name)}/status",
         {
             "metadata": _metadata(uid),
@@ -132,6 +159,6 @@ async def patch_node_status(
             },
         },
         Node,
-        content_type=STRATEGIC_PATCH,
-        timeout_s=timeout_s,
+        STRATEGIC_PATCH,
+        timeout_s,
     )
