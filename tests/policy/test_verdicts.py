@@ -139,3 +139,22 @@ def test_eviction_helps_only_where_it_frees_one_gpu() -> None:
     assert helps(books, promise("p", 15).request, [one])
     assert not helps(books, promise("p", 16).request, [one, two])
     assert not helps(books, promise("p", 8).request, [])
+
+
+@given(st.data())
+def test_a_recount_finds_nothing_in_sound_books_and_mends_broken_ones(data: st.DataObject) -> None:
+    ledger = Ledger()
+    ledger.put_node(data.draw(some.nodes("a")))
+    for number in range(data.draw(st.integers(1, 8))):
+        request = data.draw(some.requests())
+        answer = place(ledger.books("a"), request, some.OWNERS[0])
+        known = answer if isinstance(answer, Placement) and data.draw(st.booleans()) else None
+        ledger.put_pod(some.record(f"p{number}", "a", request, known))
+        if data.draw(st.booleans()):
+            ledger.remove_pod(f"p{data.draw(st.integers(0, number))}")
+    assert ledger.recount("a") == 0
+    sound = ledger.books("a")
+    for pod in ledger.pods_on("a")[:1]:
+        ledger._books["a"] = sound.release(pod.holding)
+        assert ledger.recount("a") == pod.holding.units
+        assert ledger.books("a") == sound

@@ -107,6 +107,20 @@ class Ledger:
             del self._uids_of[pod.node]
         return self._recharge(pod.node, uid)
 
+    def recount(self, name: str) -> int:
+        """Check a node's books against the facts, and mend them: units by which they were wrong.
+
+        Always 0 unless the bookkeeping has a fault. Raises KeyError for an unknown node.
+        """
+        books = self._books[name]
+        fresh = NodeBooks.of(books.node, self._holdings(books.node).values())
+        if fresh == books:
+            return 0
+        self._rebuild(books.node)
+        gpus = zip(books.gpus, fresh.gpus, strict=True)
+        wrong = sum(abs(old.used - new.used) for old, new in gpus)
+        return max(1, wrong + abs(books.pending - fresh.pending))
+
     # -- questions --------------------------------------------------------------------------------
 
     def __contains__(self, node: str) -> bool:
@@ -213,15 +227,21 @@ class Ledger:
         self._stamp(name)
         return True
 
-    def _rebuild(self, node: Node) -> None:
-        for held in self._on_node.get(node.name, {}).values():
-            self._count(held.owner, node.name, -1)
+    def _holdings(self, node: Node) -> dict[str, Holding]:
+        """Pod UID -> what it holds on the node, from the facts alone."""
         on_node: dict[str, Holding] = {}
         for uid in (*self._uids_of.get(node.name, ()), *node.corrections):
             holding = self._holding(node, uid) if uid not in on_node else None
             if holding is not None:
                 on_node[uid] = holding
-                self._count(holding.owner, node.name, 1)
+        return on_node
+
+    def _rebuild(self, node: Node) -> None:
+        for held in self._on_node.get(node.name, {}).values():
+            self._count(held.owner, node.name, -1)
+        on_node = self._holdings(node)
+        for held in on_node.values():
+            self._count(held.owner, node.name, 1)
         self._books[node.name] = NodeBooks.of(node, on_node.values())
         self._on_node[node.name] = on_node
         self._stamp(node.name)
