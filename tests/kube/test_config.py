@@ -1,5 +1,6 @@
 """Kubeconfigs as they come: good, wrong, and wrong in ways that must be said clearly."""
 
+import asyncio
 import base64
 import ssl
 import stat
@@ -287,6 +288,17 @@ async def test_failing_exec_plugin_says_what_is_wrong(
         await credentials.header()
     assert text in str(caught.value)
     assert "plugin" in str(caught.value)
+
+
+async def test_exec_plugin_survives_a_waiter_that_gives_up(tmp_path: Path) -> None:
+    plugin(tmp_path, "import time; time.sleep(0.3)\n" + PRINT)
+    credentials = ExecPlugin([str(tmp_path / "plugin"), "arg"], V1, {"WHO": "me"})
+    hasty = asyncio.create_task(credentials.header())
+    patient = asyncio.create_task(credentials.header())
+    await asyncio.sleep(0.1)
+    hasty.cancel()
+    assert await patient == "Bearer me-arg-1"
+    assert (tmp_path / "runs").stat().st_size == 1
 
 
 async def test_missing_exec_plugin_shows_its_install_hint(tmp_path: Path) -> None:

@@ -28,12 +28,15 @@ async def synced_without_gc(*reflectors: Syncing, gc_off_at_most_s: float = 60.0
     `gc_off_at_most_s` all the same; the wait goes on.
     """
     synced = asyncio.ensure_future(asyncio.gather(*(r.synced.wait() for r in reflectors)))
-    gc.disable()
     try:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(synced), gc_off_at_most_s)
+        gc.disable()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(synced), gc_off_at_most_s)
+        finally:
+            gc.enable()
+        await synced
     finally:
-        gc.enable()
-    await synced
+        synced.cancel()
     gc.collect()
     gc.freeze()
