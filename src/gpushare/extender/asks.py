@@ -31,20 +31,20 @@ class Ask:
 
 
 class Asks:
-    """Pod UID -> its last ask. `rejected` is called at each that found no room."""
+    """Pod UID -> its last ask. `on_rejected` is called at each that found no room."""
 
-    def __init__(self, rejected: Callable[[], None], max_pods: int = MAX_PODS) -> None:
+    def __init__(self, max_pods: int = MAX_PODS) -> None:
         self._asks: OrderedDict[str, Ask] = OrderedDict()
         self._max = max_pods
-        self._rejected = rejected
+        self.on_rejected: Callable[[], None] | None = None
 
     def note(self, uid: str, ask: Ask) -> None:
         self._asks[uid] = ask
         self._asks.move_to_end(uid)
         if len(self._asks) > self._max:
             self._asks.popitem(last=False)
-        if not ask.passed:
-            self._rejected()
+        if not ask.passed and self.on_rejected is not None:
+            self.on_rejected()
 
     def get(self, uid: str) -> Ask | None:
         return self._asks.get(uid)
