@@ -17,7 +17,7 @@ from gpushare.kube.cluster import Cluster, read_cluster
 from gpushare.kube.selector import SelectorError, parse_selector
 from gpushare.policy import GPU_POLICIES
 from gpushare.view import table
-from gpushare.view.notes import notes, stray_notes
+from gpushare.view.notes import hidden_notes, notes, stray_notes
 from gpushare.view.report import PodShare, Report, build_report
 from gpushare.view.usage import By, build_usage, usage_table
 
@@ -42,7 +42,9 @@ def render(objects: Objects, options: Options, *, colour: bool = False) -> Rende
     cluster = read_cluster(objects.nodes, objects.pods, tuple(GPU_POLICIES), unit)
     shown = _chosen(cluster, options)
     unit = cluster.unit(shown, unit)
-    lines = [*notes(cluster, shown, unit), *stray_notes(cluster)]
+    lines = notes(cluster, shown, unit)
+    if options.node is None and options.selector is None:
+        lines += [*hidden_notes(cluster, shown), *stray_notes(cluster)]
     if not shown:
         lines.append(_nothing_to_show(options))
     if not objects.pods_seen and options.files:

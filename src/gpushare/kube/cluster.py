@@ -5,7 +5,7 @@ rest, it is in the books in the safe way and its problem stands beside them.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpushare.contract.units import Unit
 from gpushare.kube.objects import Node, Pod
@@ -30,6 +30,8 @@ class Cluster:
     """Node name -> what is wrong with it; nodes without problems are left out."""
     pod_problems: Mapping[str, Problem]
     """UID of a pod on the books -> what is wrong with it."""
+    uncharged: Mapping[str, Problem] = field(default_factory=dict)
+    """namespace/name of a pod on a node whose request cannot be charged at all -> why not."""
 
     def sharing_nodes(self) -> list[str]:
         """The nodes that belong into a table of GPU memory, by name.
@@ -73,11 +75,15 @@ def read_cluster(
     ledger = Ledger()
     policies = tuple(gpu_policies)
     pod_problems: dict[str, Problem] = {}
+    uncharged: dict[str, Problem] = {}
     for pod in pods:  # before the nodes: each node's books are then built once
         if not pod.spec.node_name:
             continue
         record, error = read_bound_pod(pod)
         if record is None:
+            if error is not None:
+                named = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
+                uncharged[named] = Problem("BadRequest", f"{error.field}: {error}")
             continue
         ledger.put_pod(record)
         problem = None
@@ -99,4 +105,4 @@ def read_cluster(
         node_problems.pop(name, None)
         if reading.problems:
             node_problems[name] = reading.problems
-    return Cluster(ledger, objects, node_problems, pod_problems)
+    return Cluster(ledger, objects, node_problems, pod_problems, uncharged)

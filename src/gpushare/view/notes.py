@@ -39,16 +39,43 @@ def notes(cluster: Cluster, nodes: Iterable[str], unit: Unit) -> list[str]:
 
 
 def stray_notes(cluster: Cluster) -> list[str]:
-    """A note for the pods that stand on nodes nobody has told of, if there are any."""
+    """Notes on pods that are in no sum: their request cannot be read, or nobody has told of the
+    node they are on."""
+    lines = [
+        f"pod {named}: {problem.message}; it is in no sum here"
+        for named, problem in cluster.uncharged.items()
+    ]
     stray = cluster.ledger.pods_without_node()
     if not stray:
-        return []
+        return lines
     where = sorted({pod.node for pod in stray})
     units = sum(pod.request.units for pod in stray)
     return [
+        *lines,
         f"{_pods(stray)} on {'a node that is' if len(where) == 1 else 'nodes that are'} not there "
-        f"({_first(where)}): {units} units, in no sum here"
+        f"({_first(where)}): {units} units, in no sum here",
     ]
+
+
+def hidden_notes(cluster: Cluster, shown: Iterable[str]) -> list[str]:
+    """Notes on nodes that no table shows, though somebody meant them to share their GPUs.
+
+    shown   the nodes that are in the table
+    """
+    hidden = sorted(set(cluster.nodes).difference(shown))
+    lines = [
+        f"node {name}: {problem.message}"
+        for name in hidden
+        for problem in cluster.node_problems.get(name, ())
+    ]
+    idle = [name for name in hidden if cluster.ledger.books(name).node.mode.shares_memory]
+    if idle:
+        noun, verb = ("node", "is") if len(idle) == 1 else ("nodes", "are")
+        lines.append(
+            f"{noun} {_first(idle)} {verb} labelled as sharing GPU memory, but without "
+            f"{names.RESOURCE_MEM}: no device plugin has offered any there"
+        )
+    return lines
 
 
 # --- One node -----------------------------------------------------------------------------------
