@@ -64,6 +64,8 @@ class Workloads:
         """(namespace, kind, name) of a controller -> its pods; a Deployment's under its name."""
         self._names: set[tuple[str, str]] = set()
         """(namespace, name) of every pod, made ones included."""
+        self._next: dict[tuple[str, str], int] = {}
+        """(namespace, start of a name) -> the number that was not tried yet."""
         self._faces = faces
         self._controllers = {
             (c.object.metadata.namespace, c.kind, c.object.metadata.name) for c in controllers
@@ -200,11 +202,11 @@ class Workloads:
         """A new pod of a controller; without a name it gets the next free number."""
         metadata, template = thing.metadata, template_of(thing)
         base = _base(metadata)
-        number = 0
         while name is None:
+            number = self._next.get((metadata.namespace, base), 0)
+            self._next[metadata.namespace, base] = number + 1
             if (metadata.namespace, f"{base}{number}") not in self._names:
                 name = f"{base}{number}"
-            number += 1
         self._names.add((metadata.namespace, name))
         owner = OwnerReference(kind=kind, name=metadata.name or base, controller=True)
         return SimPod(
