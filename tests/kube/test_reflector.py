@@ -184,6 +184,37 @@ async def test_410_relists_and_drops_what_vanished(
     assert "missed: 1 gone (default/vanishing); 2 new or changed" in caplog.text
 
 
+class TwoPaces(Backoff):
+    """Hardly any delay at first, an hour from the second failure on."""
+
+    def next_s(self) -> float:
+        super().next_s()
+        return 0.001 if self.failures == 1 else 3600
+
+
+async def test_410_after_other_failures_lists_without_delay(
+    api: FakeApi, connection: Connection
+) -> None:
+    # As after a restart of the API server: refused, then up again with an empty memory.
+    async with following(connection, Books(), backoff=TwoPaces()):
+        watch = await api.next_watch()
+        api.once("GET", "/api/v1/pods", refuse(503, "Unavailable"), refuse(410, "Expired"))
+        await watch.bookmark(200)
+        await watch.end()
+        await api.next_watch()
+    assert len(api.lists()) == 2
+
+
+async def test_410_for_ever_backs_off(api: FakeApi, connection: Connection) -> None:
+    async with following(connection, Books(), backoff=TwoPaces()) as reflector:
+        for _ in range(2):
+            await (await api.next_watch()).send("ERROR", status(410, "Expired"))
+        await eventually(lambda: reflector.counters.gone == 2)
+        await asyncio.sleep(0.1)
+        assert api.no_watch_waits()
+        assert reflector.counters.lists == 2
+
+
 async def test_recreated_under_same_name_while_away_is_a_deletion_and_a_new_pod(
     api: FakeApi, connection: Connection
 ) -> None:

@@ -43,10 +43,8 @@ CONNECT_TIMEOUT_S = 5.0
 """A TCP and TLS handshake within a cluster takes milliseconds; a dead address costs this."""
 REQUEST_TIMEOUT_S = 10.0
 """The default for a whole request; lists and bindings bring their own."""
-KEEPALIVE_S = 30.0
-"""Idle connections are closed after this: the older, the likelier a dead peer behind it."""
-MAX_CONNECTIONS = 64
-"""Watches hold one each, about 8 bindings are in flight, the rest is room."""
+KEEPALIVE_S = 30.0  # the longer idle, the likelier a dead peer behind it
+MAX_CONNECTIONS = 64  # watches hold one each, about 8 bindings are in flight, the rest is room
 READ_BUFFER_BYTES = 256 * 1024
 
 JSON = "application/json"

@@ -129,6 +129,7 @@ class Reflector(Generic[T]):
         self._decoder = WatchDecoder(resource.type, f"watch of {resource.name}{selector}")
         self._progress = False
         self._fruitless = 0  # rounds in a row
+        self._was_gone = False  # since the last progress
 
     def contact_age_s(self) -> float:
         """Seconds since the API server was last heard; from the start, if never."""
@@ -166,6 +167,7 @@ class Reflector(Generic[T]):
         if self._progress or self._clock() - opened >= STEADY_S:
             self._backoff.reset()
             self._fruitless = 0
+            self._was_gone = False
             if error is None:
                 return 0.0
         return self._after(error)
@@ -175,8 +177,9 @@ class Reflector(Generic[T]):
         delay_s = self._backoff.next_s()
         if isinstance(error, Gone):
             self.counters.gone += 1
-            if self._backoff.failures == 1:
-                delay_s = 0.0  # the usual case: we were away too long, and a list mends it
+            if not self._was_gone:
+                delay_s = 0.0  # we were away too long, or the API server was; a list mends it
+            self._was_gone = True
         elif error is None or type(error) is ApiError:
             # Answered, and yet nothing came: 5xx, 400, or an end at once.
             self._fruitless += 1
@@ -224,8 +227,7 @@ class Reflector(Generic[T]):
                     raise
                 self._say(logging.INFO, f"{gone}; listing in one piece")
             else:
-                self._replace(seen, differing, page.metadata.resource_version)
-                return
+                return self._replace(seen, differing, page.metadata.resource_version)
 
     def _replace(self, seen: dict[str, Ref], differing: list[T], version: str) -> None:
         vanished = [ref for uid, ref in self._known.items() if uid not in seen]
@@ -292,12 +294,10 @@ class Reflector(Generic[T]):
 
 def _corrections(vanished: list[Ref], differing: list[T]) -> str:
     """What a list found that the watch had not told, with a few names."""
-    parts = []
-    for count, what, refs in (
-        (len(vanished), "gone", vanished[:5]),
-        (len(differing), "new or changed", [Ref.of(obj.metadata) for obj in differing[:5]]),
-    ):
-        if count:
-            names = ", ".join(map(str, refs)) + (", …" if count > 5 else "")
-            parts.append(f"{count} {what} ({names})")
+    found = {"gone": vanished, "new or changed": [Ref.of(obj.metadata) for obj in differing]}
+    parts = [
+        f"{len(refs)} {what} ({', '.join(map(str, refs[:5]))}{', …' if len(refs) > 5 else ''})"
+        for what, refs in found.items()
+        if refs
+    ]
     return "the list found what the watch had missed: " + "; ".join(parts)
