@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from gpushare.contract import names
-from gpushare.contract.names import Mode
 
 Object = dict[str, Any]
 
@@ -19,7 +18,7 @@ def node(
     inventory: bool | list[Object] = True,
     capacity: int | None = None,
     allocatable: int | None = None,
-    mode: str | None = Mode.CGPU,
+    mode: str | None = "cgpu",
     placement: str | None = "spread",
     unit: str | None = "GiB",
     unhealthy: tuple[int, ...] = (),

@@ -4,8 +4,10 @@ Options that say which cluster, and as whom, are kubectl's own and are handed on
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 KUBECTL_OPTIONS = (
     "--as",
@@ -25,6 +27,12 @@ KUBECTL_OPTIONS = (
     "--user",
 )
 KUBECTL_FLAGS = ("--insecure-skip-tls-verify", "--disable-compression")
+
+_USAGE = (
+    "%(prog)s [NODE] [-d] [-o table|wide|json|yaml] [-f FILE] [-l SELECTOR] [-n NAMESPACE]\n"
+    "       [--by namespace|owner] [--no-headers] [--unit UNIT] [-w [--interval SECONDS]]\n"
+    "       [option of kubectl]..."
+)
 
 _DESCRIPTION = """\
 Show GPU memory by node and GPU: allocated / total, in the cluster's unit.
@@ -97,9 +105,10 @@ def parse(argv: Sequence[str] | None, prog: str | None) -> Options:
 def _parser(prog: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog or "kubectl inspect cgpu",
+        usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     parser.add_argument("node", nargs="?", metavar="NODE", help="show this node only")
@@ -150,6 +159,25 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
     for flag in KUBECTL_FLAGS:
         group.add_argument(flag, action="store_true", dest=_dest(flag))
     return parser
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for every argument, and to find the terminal's width it imports modules
+    that cost more than all the rest of the start."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        more.setdefault("width", _width() - 2)
+        super().__init__(prog, **more)
+
+
+def _width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _dest(option: str) -> str:
