@@ -64,7 +64,7 @@ async def test_first_list_then_changes_arrive_in_order(
         assert not reflector.synced.is_set()
         watch = await api.next_watch()
         assert reflector.synced.is_set()
-        assert len(reflector) == 2
+        assert reflector.count() == 2
         await watch.send("ADDED", pod("c", 101))
         await watch.send("MODIFIED", pod("a", 102))
         await watch.send("DELETED", pod("b", 103))

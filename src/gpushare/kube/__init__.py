@@ -2,6 +2,7 @@
 
 objects     the API objects, only the fields used (needs msgspec alone)
 reading     API objects -> the model: requests, inventories, assignments (pure)
+cluster     all of a cluster's objects -> a ledger; selector: label selectors (pure)
 
 connection  requests and streams, typed errors (`errors`); on top of
             config (kubeconfig and in-cluster), kubeconfig, credentials, tls

@@ -94,8 +94,8 @@ class Counters:
 class Reflector(Generic[T]):
     """Keeps a handler up to date with one kind of object. `run` does it; the rest can be asked.
 
-    Use it from one event loop. `synced` is set once the first full list has reached the handler;
-    `resource_version` is the resume point, "" before the first list.
+    `synced` is set once the first full list has reached the handler; `resource_version` is the
+    resume point, "" before the first list.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class Reflector(Generic[T]):
         """Seconds since the API server was last heard; from the start, if never."""
         return self._clock() - self._last_contact
 
-    def __len__(self) -> int:
-        """How many objects there are, as far as known."""
+    def count(self) -> int:
+        """How many objects are known."""
         return len(self._known)
 
     async def run(self) -> NoReturn:
@@ -204,8 +204,6 @@ class Reflector(Generic[T]):
     def _contact(self) -> None:
         self._last_contact = self._clock()
 
-    # --- the list ---------------------------------------------------------------------------------
-
     async def _list(self) -> None:
         for size in page_sizes(self._page_size):
             seen: dict[str, Ref] = {}
@@ -227,7 +225,8 @@ class Reflector(Generic[T]):
                     raise
                 self._say(logging.INFO, f"{gone}; listing in one piece")
             else:
-                return self._replace(seen, differing, page.metadata.resource_version)
+                self._replace(seen, differing, page.metadata.resource_version)
+                return
 
     def _replace(self, seen: dict[str, Ref], differing: list[T], version: str) -> None:
         vanished = [ref for uid, ref in self._known.items() if uid not in seen]
@@ -243,8 +242,6 @@ class Reflector(Generic[T]):
         self._handler.listed()
         self.counters.lists += 1
         self.synced.set()
-
-    # --- the watch --------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         params = {
