@@ -34,7 +34,7 @@ Question = tuple[Request, Constraints, Ask]
 class _Asked:
     """One question: the nodes that constraints allow, and its contests."""
 
-    eligible: tuple[str, ...]
+    eligible: frozenset[str]
     contests: dict[Owner, tuple[Survey, Contest]] = field(default_factory=dict)
 
 
@@ -46,19 +46,19 @@ class Chooser:
         self._ledger = ledger
         self._hosts = hosts
         self._ranking = ranking
-        self._eligible: dict[Constraints, tuple[str, ...]] = {}
+        self._eligible: dict[Constraints, frozenset[str]] = {}
         """Constraints -> names of the nodes that meet them."""
         self._questions: dict[Question, _Asked] = {}
 
-    def eligible(self, constraints: Constraints) -> tuple[str, ...]:
-        """The nodes that a pod's constraints allow, by name."""
+    def eligible(self, constraints: Constraints) -> frozenset[str]:
+        """The nodes that a pod's constraints allow."""
         found = self._eligible.get(constraints)
         if found is None:
             nodes = self._scene.nodes
             named = constraints.named_nodes
             names = nodes if named is None else [name for name in named if name in nodes]
-            found = tuple(
-                sorted(name for name in names if obstacle(constraints, nodes[name].face) is None)
+            found = frozenset(
+                name for name in names if obstacle(constraints, nodes[name].face) is None
             )
             self._eligible[constraints] = found
         return found
@@ -75,8 +75,7 @@ class Chooser:
         own = self._ledger.nodes_of(pod.owner)
         if len(own) > FEW:
             return _winner([self._contest(asked, pod, pod.owner, ())])
-        allowed = set(asked.eligible) if own else ()
-        apart = [self._answer(name, pod, pod.owner) for name in own if name in allowed]
+        apart = [self._answer(name, pod, pod.owner) for name in own if name in asked.eligible]
         return _winner([self._contest(asked, pod, NOBODY, own), *apart])
 
     def _answer(self, name: str, pod: Waiting, owner: Owner) -> "_Answer | None":
@@ -96,7 +95,7 @@ class Chooser:
         held = asked.contests.get(owner)
         if held is None:
             survey = Survey(self._ledger, pod.request, owner, self._ranking)
-            eligible, ask = frozenset(asked.eligible), pod.ask
+            eligible, ask = asked.eligible, pod.ask
 
             def admits(books: NodeBooks) -> bool:
                 name = books.node.name

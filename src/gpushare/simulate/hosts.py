@@ -12,6 +12,7 @@ whole win over that; overhead comes on top. A limit without a request is the req
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gpushare.contract.quantity import QuantityError, RawQuantity, milli, rounded_up
 from gpushare.kube.objects import Node, ResourceRequirements
@@ -25,6 +26,7 @@ Ask = tuple[tuple[str, int], ...]
 """(resource, amount), by resource: CPU in thousandths, all else as it is counted. Hashable."""
 
 
+@lru_cache(maxsize=4096, typed=True)
 def amount(resource: str, value: RawQuantity) -> int:
     """An amount of a resource: thousandths of a CPU, else whole. Raises QuantityError."""
     return milli(value) if resource == CPU else rounded_up(value)

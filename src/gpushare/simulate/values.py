@@ -10,6 +10,7 @@ An amount beyond MAX_UNITS is refused too, although the API server takes it: `10
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpushare.contract import names
@@ -78,6 +79,7 @@ def _quantity_faults(path: str, quantities: Quantities | None) -> Iterator[Fault
             yield Fault(f"{path}[{resource}]", value, message)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def _amount_problem(resource: str, value: RawQuantity) -> str | None:
     """What is wrong with an amount, or None."""
     try:
