@@ -28,7 +28,7 @@ from gpushare.extender.gauges import Gauges
 from gpushare.extender.nudge import Nudger
 from gpushare.extender.options import Options, parse
 from gpushare.extender.plan import Planner
-from gpushare.extender.server import Extender, server
+from gpushare.extender.server import Extender, application
 from gpushare.extender.settle import Settler
 from gpushare.extender.state import ClusterState
 from gpushare.kube.connection import Connection
@@ -148,7 +148,9 @@ async def run(options: Options) -> int:
         return 2
     async with connection:
         app = App.build(connection, options)
-        runner = web.ServerRunner(server(app.extender), shutdown_timeout=options.bind_deadline_s)
+        runner = web.AppRunner(
+            application(app.extender), access_log=None, shutdown_timeout=options.bind_deadline_s
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, options.host, options.port).start()
@@ -174,7 +176,7 @@ async def run(options: Options) -> int:
     return 1 if failed else 0
 
 
-def _say_where(runner: web.ServerRunner, options: Options, connection: Connection) -> None:
+def _say_where(runner: web.AppRunner, options: Options, connection: Connection) -> None:
     for address in runner.addresses:
         log.info("listening on %s:%d, API server %s", *address[:2], connection.config.server)
     if not options.on_loopback:
@@ -202,9 +204,9 @@ async def _until_stopped(stop: asyncio.Event, tasks: Sequence["asyncio.Task[Any]
     return bool(done - {stopping})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """The entry point: the exit status."""
-    options = parse(sys.argv[1:] if argv is None else argv)
+    options = parse(sys.argv[1:] if argv is None else argv, prog or "gpushare extender")
     logs.set_up(options.log_level, "json" if options.log_format == "json" else "text")
     return asyncio.run(run(options))
 

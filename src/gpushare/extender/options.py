@@ -38,10 +38,10 @@ class Options:
             return False
 
 
-def parse(argv: Sequence[str]) -> Options:
+def parse(argv: Sequence[str], prog: str = "gpushare extender") -> Options:
     """The options of a command line. Ends the process with a message if it is wrong."""
     parser = argparse.ArgumentParser(
-        prog="gpushare extender",
+        prog=prog,
         description="Decides for kube-scheduler which GPU a pod gets (its HTTP extender).",
     )
     parser.add_argument(

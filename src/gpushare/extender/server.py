@@ -15,10 +15,9 @@ shows the number only.
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
-from aiohttp.web_request import BaseRequest
 
 from gpushare.contract.names import EXTENDER_PREFIX
 from gpushare.extender import wire
@@ -171,7 +170,7 @@ class Handler:
             "/metrics": extender.metrics,
         }
 
-    async def __call__(self, request: BaseRequest) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
         path = request.path
         verb = self._verbs.get(path)
         try:
@@ -194,7 +193,7 @@ class Handler:
             log.exception("%s %s failed", request.method, path)
             return _error(500, "failed; the extender's log says why")
 
-    async def _answer(self, name: str, answer: Verb, request: BaseRequest) -> web.Response:
+    async def _answer(self, name: str, answer: Verb, request: web.Request) -> web.Response:
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -209,13 +208,11 @@ class Handler:
             self._extender.counters.took(name, self._extender.clock() - started)
 
 
-def server(extender: Extender) -> web.Server:
-    """The HTTP server; `web.ServerRunner` runs it."""
-
-    def request(*parts: Any) -> BaseRequest:
-        return BaseRequest(*parts, client_max_size=MAX_BODY_BYTES)
-
-    return web.Server(Handler(extender), request_factory=request, access_log=None)
+def application(extender: Extender) -> web.Application:
+    """The HTTP application; `web.AppRunner` runs it."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_route("*", "/{path:.*}", Handler(extender).handle)
+    return app
 
 
 def _json(body: bytes) -> web.Response:
