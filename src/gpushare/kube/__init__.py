@@ -1,7 +1,7 @@
 """Talking to the API server.
 
 objects     the API objects, only the fields used (needs msgspec alone)
-reading     API objects -> the model: requests, inventories, assignments (pure)
+reading     API objects -> the model: what a node has, what a pod asks for (pure)
 cluster     all of a cluster's objects -> a ledger; selector: label selectors (pure)
 
 connection  requests and streams, typed errors (`errors`); on top of
