@@ -98,7 +98,8 @@ def _gpus(text: str, value: str) -> tuple[Gpu, ...]:
         count, units = int(match[1] or 1), int(match[2])
         if not 0 < count <= MAX_GPUS or units > MAX_UNITS:
             raise _error(text, f"gpus={value!r}: no node has {part}; at most {MAX_GPUS} GPUs")
-        gpus.extend(Gpu(index=len(gpus) + i, units=units) for i in range(count))
+        first = len(gpus)
+        gpus += [Gpu(index=first + i, units=units) for i in range(count)]
     if len(gpus) > MAX_GPUS:
         raise _error(text, f"gpus={value!r}: {len(gpus)} GPUs; a node has at most {MAX_GPUS}")
     return tuple(gpus)

@@ -29,8 +29,8 @@ from gpushare.view import reasons
 from gpushare.view.report import Candidate
 
 _FURTHEST = (
-    Reason.INIT_STRADDLE,
     Reason.NO_GPU_FITS,
+    Reason.INIT_STRADDLE,
     Reason.GPU_COUNT,
     Reason.NODE_FULL,
     Reason.MODE_MIX,
