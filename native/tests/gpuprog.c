@@ -216,6 +216,7 @@ static void fork_and(int use_exec, char **words)
     if (child == 0) {
         CUdeviceptr pointer;
         if (use_exec) {
+            freopen("/dev/null", "r", stdin); /* the commands are the parent's */
             execl(words[0], words[0], words[1], (char *)NULL);
             _exit(99);
         }

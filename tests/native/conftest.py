@@ -1,15 +1,17 @@
 """What the tests of the C side share: one build per session, and fake GPUs to run on."""
 
-import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from gpushare.isolation.limits import MIB, GpuLimit
+from tests.native.container import Container
+from tests.native.fakes import FakeGpus, uuid
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "native"
@@ -43,44 +45,6 @@ def hook(build: Path) -> Path:
     return build / platform.machine() / "gpushare-hook"
 
 
-@dataclass(frozen=True)
-class FakeGpus:
-    """A fake machine's GPUs, in a file that all processes of a test share."""
-
-    build: Path
-    state: Path
-
-    def run(self, verb: str, *words: str) -> str:
-        """The `fakegpu` tool on this machine's state."""
-        return subprocess.run(
-            [self.build / "fake" / "fakegpu", verb, self.state, *words],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-
-    def show(self) -> dict[str, list[dict[str, object]]]:
-        shown: dict[str, list[dict[str, object]]] = json.loads(self.run("show"))
-        return shown
-
-    @property
-    def libraries(self) -> Path:
-        """The folder with the fake libnvidia-ml.so.1 and libcuda.so.1."""
-        return self.build / "fake"
-
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "FAKE_GPU_STATE": str(self.state),
-            "LD_LIBRARY_PATH": str(self.libraries),
-        }
-
-
-def uuid(number: int) -> str:
-    """The UUID of a test's GPU."""
-    return f"GPU-00000000-0000-4000-8000-{number:012x}"
-
-
 @pytest.fixture
 def fake_gpus(build: Path, tmp_path: Path) -> FakeGpus:
     """Two Tesla T4 as their driver reports them: 15360 MiB, 443 of them its own."""
@@ -96,3 +60,34 @@ def sanitized(build: Path) -> Path:
         pytest.skip("no gcc: zig carries no address sanitizer")
     make("sanitized", CC="gcc")
     return BUILD / "sanitized"
+
+
+RESERVE_MIB = 320
+"""For a context of 300 MiB."""
+
+
+@pytest.fixture
+def interposer(build: Path) -> Path:
+    """The interposer as it is shipped."""
+    return build / platform.machine() / "libgpushare-interposer.so"
+
+
+@pytest.fixture
+def new_container(
+    fake_gpus: FakeGpus, interposer: Path, tmp_path: Path
+) -> Callable[..., Container]:
+    """Makes containers that share the fake machine's first GPU, or both."""
+    count = 0
+
+    def make_one(
+        limit_mib: int = 4096, reserve_mib: int = RESERVE_MIB, gpus: int = 1, **options: bool
+    ) -> Container:
+        nonlocal count
+        count += 1
+        limits = tuple(
+            GpuLimit(uuid(number), limit_mib * MIB, reserve_mib * MIB)
+            for number in range(1, gpus + 1)
+        )
+        return Container(fake_gpus, tmp_path / f"container{count}", limits, interposer, **options)
+
+    return make_one
