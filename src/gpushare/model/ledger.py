@@ -2,7 +2,9 @@
 
 The ledger takes facts in any order, nodes before pods or after, and the same facts twice; it always
 equals one built afresh from the facts that stand. A pod holds its units from the moment it is on a
-node until it has Succeeded or Failed or its object is gone, a terminating one included.
+node until it has Succeeded or Failed or its object is gone, a terminating one included. A
+correction of its node stands above that: until the plugin takes it back, the pod's device ids may
+be somebody else's, so it is charged for a pod that has ended as for one that is gone.
 
 Every change of a node's books advances `generation` and stamps the node with it, so that whoever
 keeps answers about nodes knows which to renew (`changed_since`). A fact that changes nothing on the
@@ -31,7 +33,7 @@ class PodRecord:
     assignment: Assignment | None = None
     """Where its annotations say it is; None where they say nothing that can be read."""
     finished: bool = False
-    """Succeeded or Failed: the object is there, but holds nothing."""
+    """Succeeded or Failed: the object is there, but holds nothing unless a correction stands."""
     unprotected: str | None = None
     """Why it runs without its memory limit, if it does."""
     attested: bool = False
@@ -204,7 +206,7 @@ class Ledger:
                 return None
             return holding_of_gone(correction, Owner("", "Pod", uid), node)
         if pod.finished:
-            return None
+            return holding_of_gone(correction, pod.owner, node) if correction is not None else None
         return holding_of(pod.request, pod.owner, pod.assignment, correction, node)
 
     def _recharge(self, name: str, uid: str) -> bool:
