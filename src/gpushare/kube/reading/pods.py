@@ -1,6 +1,5 @@
 """A Pod object -> what it asks for, and where its annotations put it."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from gpushare.contract import names
@@ -11,8 +10,8 @@ from gpushare.contract.allocation import (
     decode_time_ns,
 )
 from gpushare.contract.names import Reason
-from gpushare.contract.quantity import QuantityError, whole
-from gpushare.kube.objects import Container, ObjectMeta, Pod
+from gpushare.contract.quantity import QuantityError, RawQuantity, whole
+from gpushare.kube.objects import ObjectMeta, Pod, ResourceRequirements
 from gpushare.kube.reading.problem import Problem
 from gpushare.model.gpus import Assignment
 from gpushare.model.ledger import PodRecord
@@ -38,62 +37,70 @@ def asks_for_gpu_memory(pod: Pod) -> bool:
 
 def read_request(pod: Pod) -> Request | None:
     """What a pod asks for; None if nothing of ours. Raises RequestError, its field a path."""
-    if not asks_for_gpu_memory(pod):
+    named: list[_Named] = []
+    for init, containers in ((True, pod.spec.init_containers), (False, pod.spec.containers)):
+        for index, container in enumerate(containers or ()):
+            resources = container.resources
+            if resources is None:
+                continue
+            memory = _amount(resources, names.RESOURCE_MEM)
+            core = _amount(resources, names.RESOURCE_CORE)
+            if memory is not None or core is not None:
+                sidecar = init and container.restart_policy == "Always"
+                named.append((index, memory, core, init, sidecar))
+    if not named:
         return None
-    asks = [
-        *_asks("spec.initContainers", pod.spec.init_containers or (), init=True),
-        *_asks("spec.containers", pod.spec.containers, init=False),
-    ]
-    if not asks:
-        return None
-    return _compiled(tuple(asks), _gpu_count(pod.metadata))
+    return _compiled(tuple(named), (pod.metadata.labels or {}).get(names.LABEL_GPU_COUNT))
+
+
+_Amount = tuple[str, RawQuantity]
+"""(limits or requests, what stands there)."""
+
+_Named = tuple[int, _Amount | None, _Amount | None, bool, bool]
+"""A container that names our resources: (index, memory, core, init, sidecar)."""
+
+
+def _amount(resources: ResourceRequirements, resource: str) -> _Amount | None:
+    """Limits count; requests only where there is no limit (the API server wants them equal)."""
+    if resources.limits and resource in resources.limits:
+        return "limits", resources.limits[resource]
+    if resources.requests and resource in resources.requests:
+        return "requests", resources.requests[resource]
+    return None
 
 
 @lru_cache(maxsize=4096)
-def _compiled(asks: tuple[ContainerAsk, ...], gpu_count: int) -> Request | None:
-    """compile_request, once for all replicas of an application: requests are values."""
-    return compile_request(asks, gpu_count)
-
-
-def _asks(path: str, containers: Iterable[Container], *, init: bool) -> list[ContainerAsk]:
-    return [
-        ContainerAsk(
-            index=index,
-            units=units,
-            core=core,
-            init=init,
-            sidecar=init and container.restart_policy == "Always",
-        )
-        for index, container in enumerate(containers)
-        for units, core in [
-            (
-                _amount(f"{path}[{index}]", container, names.RESOURCE_MEM),
-                _amount(f"{path}[{index}]", container, names.RESOURCE_CORE),
+def _compiled(named: tuple[_Named, ...], gpu_count: str | None) -> Request | None:
+    """The request, once for all replicas of an application: requests are values."""
+    asks: list[ContainerAsk] = []
+    for index, memory, core, init, sidecar in named:
+        path = f"spec.{'initContainers' if init else 'containers'}[{index}]"
+        asks.append(
+            ContainerAsk(
+                index=index,
+                units=_whole(path, names.RESOURCE_MEM, memory),
+                core=_whole(path, names.RESOURCE_CORE, core),
+                init=init,
+                sidecar=sidecar,
             )
-        ]
-        if units or core
-    ]
+        )
+    if not any(ask.units or ask.core for ask in asks):
+        return None
+    return compile_request(asks, _gpu_count(gpu_count))
 
 
-def _amount(path: str, container: Container, resource: str) -> int:
-    """Limits count; requests only where there is no limit (the API server wants them equal)."""
-    resources = container.resources
-    if resources is None:
+def _whole(path: str, resource: str, amount: _Amount | None) -> int:
+    if amount is None:
         return 0
-    for which, amounts in (("limits", resources.limits), ("requests", resources.requests)):
-        if amounts and resource in amounts:
-            try:
-                return whole(amounts[resource])
-            except QuantityError as error:
-                field = f"{path}.resources.{which}[{resource}]"
-                raise RequestError(
-                    Reason.BAD_REQUEST, field, amounts[resource], str(error)
-                ) from None
-    return 0
+    which, value = amount
+    try:
+        return whole(value)
+    except QuantityError as error:
+        field = f"{path}.resources.{which}[{resource}]"
+        raise RequestError(Reason.BAD_REQUEST, field, value, str(error)) from None
 
 
-def _gpu_count(metadata: ObjectMeta) -> int:
-    value = (metadata.labels or {}).get(names.LABEL_GPU_COUNT)
+def _gpu_count(value: str | None) -> int:
     if value is None:
         return 0
     if (
@@ -113,11 +120,18 @@ def _gpu_count(metadata: ObjectMeta) -> int:
 
 def read_owner(metadata: ObjectMeta) -> Owner:
     """The application a pod belongs to."""
-    controller = next(
-        ((ref.kind, ref.name) for ref in metadata.owner_references or () if ref.controller), None
-    )
-    template_hash = (metadata.labels or {}).get("pod-template-hash")
-    return owner_of(metadata.namespace or "default", metadata.name, controller, template_hash)
+    namespace = metadata.namespace or "default"
+    for reference in metadata.owner_references or ():
+        if reference.controller:
+            template_hash = (metadata.labels or {}).get("pod-template-hash")
+            return _controller(namespace, reference.kind, reference.name, template_hash)
+    return owner_of(namespace, metadata.name, None, None)
+
+
+@lru_cache(maxsize=4096)
+def _controller(namespace: str, kind: str, name: str, template_hash: str | None) -> Owner:
+    """The application of all replicas that one controller has."""
+    return owner_of(namespace, "", (kind, name), template_hash)
 
 
 def is_finished(pod: Pod) -> bool:
@@ -170,7 +184,8 @@ def read_assume_time_ns(annotations: dict[str, str] | None) -> int | None:
 def read_record(pod: Pod, request: Request) -> PodRecord:
     """The ledger's record of a pod that is on a node. Its `spec.nodeName` must be set."""
     assert pod.spec.node_name
-    assignment, _ = read_assignment(pod.metadata.annotations)
+    annotations = pod.metadata.annotations or {}
+    assignment, _ = read_assignment(annotations)
     return PodRecord(
         uid=pod.metadata.uid or f"{pod.metadata.namespace}/{pod.metadata.name}",
         namespace=pod.metadata.namespace or "default",
@@ -180,8 +195,8 @@ def read_record(pod: Pod, request: Request) -> PodRecord:
         request=request,
         assignment=assignment,
         finished=is_finished(pod),
-        unprotected=(pod.metadata.annotations or {}).get(names.ANNOTATION_UNPROTECTED),
-        attested=(pod.metadata.annotations or {}).get(names.ANNOTATION_ASSIGNED) == "true",
+        unprotected=annotations.get(names.ANNOTATION_UNPROTECTED),
+        attested=annotations.get(names.ANNOTATION_ASSIGNED) == "true",
     )
 
 
@@ -203,8 +218,11 @@ def _plainly_charged(pod: Pod) -> PodRecord | None:
     plain: list[ContainerAsk] = []
     for init, containers in ((True, pod.spec.init_containers or []), (False, pod.spec.containers)):
         for index, container in enumerate(containers):
+            if container.resources is None:
+                continue
             try:
-                units = _amount("", container, names.RESOURCE_MEM)
+                amount = _amount(container.resources, names.RESOURCE_MEM)
+                units = _whole("", names.RESOURCE_MEM, amount)
             except RequestError:
                 continue
             sidecar = init and container.restart_policy == "Always"
