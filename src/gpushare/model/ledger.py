@@ -230,10 +230,25 @@ class Ledger:
         return True
 
     def _holdings(self, node: Node) -> dict[str, Holding]:
-        """Pod UID -> what it holds on the node, from the facts alone."""
+        """Pod UID -> what it holds on the node, from the facts alone.
+
+        Pods with the same request and the very same assignment hold the same: found once for all.
+        """
         on_node: dict[str, Holding] = {}
+        same: dict[tuple[Request, int], Holding] = {}
         for uid in (*self._uids_of.get(node.name, ()), *node.corrections):
-            holding = self._holding(node, uid) if uid not in on_node else None
+            if uid in on_node:
+                continue
+            pod = self._pods.get(uid)
+            if pod is None or pod.finished or uid in node.corrections:
+                holding = self._holding(node, uid)
+            else:
+                like = (pod.request, id(pod.assignment))
+                found = same.get(like)
+                if found is None:
+                    found = holding_of(pod.request, pod.owner, pod.assignment, None, node)
+                    same[like] = found
+                holding = Holding(pod.owner, found.gpus, found.pending, found.core)
             if holding is not None:
                 on_node[uid] = holding
         return on_node
