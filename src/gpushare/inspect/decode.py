@@ -1,18 +1,17 @@
-"""JSON, or what YAML was loaded to -> the nodes, and the pods that may ask for GPU memory.
+"""JSON, or what YAML was loaded to -> nodes and pods.
 
-A list is taken apart without decoding its items (`msgspec.Raw`). A pod in which none of our
-resources' names occurs anywhere is then passed over at the cost of a search through its bytes,
-which in a cluster where most pods have nothing to do with GPUs is nearly all the work there is.
+One pass over the bytes, straight into the fields that are needed. Measured on 10,000 pods of 5 KB:
+to take the list apart first (`msgspec.Raw`) and to decode only the pods in whose bytes one of our
+resources occurs is no faster where few pods ask for GPU memory, and takes twice as long where all
+do. A list that also holds other kinds, or an object with a field of the wrong type, goes the slower
+way, item by item.
 """
 
-import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from gpushare.contract import names
 from gpushare.inspect.errors import InspectError
 from gpushare.kube.objects import (
     Condition,
@@ -20,36 +19,27 @@ from gpushare.kube.objects import (
     ContainerStatus,
     EnvVar,
     Node,
+    ObjectMeta,
     Pod,
     PodSpec,
     PodStatus,
 )
 
-_Kind = TypeVar("_Kind", Node, "_Pod")
+_Kind = TypeVar("_Kind", Node, Pod)
 
-_asks: Final = re.compile(
-    b"|".join(
-        re.escape(resource.rpartition("/")[2].encode())
-        for resource in (names.RESOURCE_MEM, names.RESOURCE_CORE)
-    )
-).search
-"""Finds what stands in every pod that asks for GPU memory; without the `/`, which JSON may escape.
-"""
+_Unreadable = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
-class _Envelope(msgspec.Struct):
-    """A list of objects, or one object."""
-
-    kind: str = ""
-    items: list[msgspec.Raw] | None = None
-
-
-class _Kinded(msgspec.Struct):
-    kind: str = ""
-
+# --- What is decoded ----------------------------------------------------------------------------
 
 # Pods without the fields that only other programs read: under a name that no object has, a field is
 # skipped, at a third less for the whole pod.
+
+
+class _Meta(ObjectMeta):
+    resource_version: str = msgspec.field(default="", name="-")
+    generate_name: str = msgspec.field(default="", name="--")
+    creation_timestamp: str | None = msgspec.field(default=None, name="---")
 
 
 class _Container(Container):
@@ -67,37 +57,84 @@ class _PodStatus(PodStatus):
     init_container_statuses: list[ContainerStatus] | None = msgspec.field(default=None, name="---")
 
 
-class _Pod(Pod):
+class _Pod(Pod, tag="Pod", tag_field="kind"):
+    metadata: _Meta
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
     status: _PodStatus | None = None
 
 
-_envelopes = msgspec.json.Decoder(_Envelope)
-_kinds = msgspec.json.Decoder(_Kinded)
-_nodes = msgspec.json.Decoder(Node)
-_pods = msgspec.json.Decoder(_Pod)
+class _Node(Node, tag="Node", tag_field="kind"):
+    pass
 
-_HEAD = re.compile(rb'\s*\{\s*(?:"apiVersion"\s*:\s*"[^"\\]*"\s*,\s*)?"kind"\s*:\s*"([^"\\]*)"')
-"""How kubectl begins an object; others take the slower way to their kind."""
+
+class _Mixed(msgspec.Struct):
+    """What `kubectl get nodes,pods` prints: every item says its kind."""
+
+    items: list[_Pod | _Node]
+
+
+class _Pods(msgspec.Struct):
+    """What the API server answers: no item says its kind."""
+
+    items: list[_Pod] | None = None
+
+
+class _Nodes(msgspec.Struct):
+    items: list[Node] | None = None
+
+
+class _Envelope(msgspec.Struct):
+    """A list of objects, or one object."""
+
+    kind: str = ""
+    items: list[msgspec.Raw] | None = None
+
+
+class _Kinded(msgspec.Struct):
+    kind: str = ""
+
+
+_mixed_list = msgspec.json.Decoder(_Mixed)
+_pod_list = msgspec.json.Decoder(_Pods)
+_node_list = msgspec.json.Decoder(_Nodes)
+_envelope = msgspec.json.Decoder(_Envelope)
+_kinded = msgspec.json.Decoder(_Kinded)
+_node: msgspec.json.Decoder[Node] = msgspec.json.Decoder(Node)
+_pod: msgspec.json.Decoder[Pod] = msgspec.json.Decoder(_Pod)
 
 
 @dataclass(slots=True)
 class Objects:
-    """What of a cluster's objects matters here."""
+    """A cluster's objects, as far as they matter here."""
 
     nodes: list[Node] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
-    """Pods that may ask for GPU memory; all others have been passed over."""
-    pods_seen: int = 0
-    """All pods, those passed over included."""
 
     def add(self, other: "Objects") -> None:
         self.nodes.extend(other.nodes)
         self.pods.extend(other.pods)
-        self.pods_seen += other.pods_seen
 
 
-def decode_json(source: str, data: bytes | msgspec.Raw) -> Objects:
+def decode_nodes(source: str, data: bytes) -> Objects:
+    """The nodes in the API server's answer; `source` is what to call it in an error.
+
+    Raises InspectError.
+    """
+    try:
+        return Objects(nodes=_node_list.decode(data).items or [])
+    except _Unreadable:
+        return decode_json(source, data)  # which says where
+
+
+def decode_pods(source: str, data: bytes) -> Objects:
+    """The pods in the API server's answer. Raises InspectError."""
+    try:
+        return Objects(pods=[*(_pod_list.decode(data).items or ())])
+    except _Unreadable:
+        return decode_json(source, data)
+
+
+def decode_json(source: str, data: bytes) -> Objects:
     """The objects in a JSON document: a `List`, a `PodList` or `NodeList`, or a single object.
 
     source   what to call it in an error
@@ -106,19 +143,16 @@ def decode_json(source: str, data: bytes | msgspec.Raw) -> Objects:
     an object whose fields have the wrong types.
     """
     try:
-        envelope = _envelopes.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InspectError(f"{source} cannot be read: {error}") from None
+        items = _mixed_list.decode(data).items
+    except _Unreadable:
+        return _item_by_item(source, data)
     objects = Objects()
-    if envelope.items is None:
-        _add_json(objects, envelope.kind, [data], source)
-        return objects
-    of_one_kind = envelope.kind.removesuffix("List")
-    if of_one_kind:
-        _add_json(objects, of_one_kind, envelope.items, source)
-        return objects
-    for number, item in enumerate(envelope.items, 1):
-        _add_json(objects, _kind(item), [item], f"{source}, item {number}")
+    for item in items:
+        if type(item) is _Pod:
+            objects.pods.append(item)
+        else:
+            assert isinstance(item, _Node)
+            objects.nodes.append(item)
     return objects
 
 
@@ -140,35 +174,33 @@ def decode_plain(source: str, document: object) -> Objects:
     return objects
 
 
-def _kind(item: msgspec.Raw) -> str:
-    head = _HEAD.match(memoryview(item))
-    if head is not None:
-        return head[1].decode(errors="replace")
+def _item_by_item(source: str, data: bytes) -> Objects:
     try:
-        return _kinds.decode(item).kind
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return ""
-
-
-def _add_json(
-    objects: Objects, kind: str, items: Iterable[bytes | msgspec.Raw], source: str
-) -> None:
-    if kind == "Node":
-        objects.nodes.extend(_decoded(_nodes, items, source))
-    elif kind == "Pod":
-        items = list(items)
-        objects.pods_seen += len(items)
-        objects.pods.extend(_decoded(_pods, filter(_asks, items), source))
-
-
-def _decoded(
-    decoder: "msgspec.json.Decoder[_Kind]", items: Iterable[bytes | msgspec.Raw], source: str
-) -> Iterator[_Kind]:
-    for item in items:
+        envelope = _envelope.decode(data)
+    except _Unreadable as error:
+        raise InspectError(f"{source} cannot be read: {error}") from None
+    objects = Objects()
+    if envelope.items is None:
+        _add_json(objects, envelope.kind, data, source)
+        return objects
+    of_one_kind = envelope.kind.removesuffix("List")
+    for number, item in enumerate(envelope.items, 1):
         try:
-            yield decoder.decode(item)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise InspectError(f"{source}{_name(item)}: {error}") from None
+            kind = _kinded.decode(item).kind or of_one_kind
+        except _Unreadable:
+            kind = ""  # not even an object
+        _add_json(objects, kind, item, f"{source}, item {number}")
+    return objects
+
+
+def _add_json(objects: Objects, kind: str, item: bytes | msgspec.Raw, source: str) -> None:
+    try:
+        if kind == "Node":
+            objects.nodes.append(_node.decode(item))
+        elif kind == "Pod":
+            objects.pods.append(_pod.decode(item))
+    except _Unreadable as error:
+        raise InspectError(f"{source}{_name(item)}: {error}") from None
 
 
 def _name(item: bytes | msgspec.Raw) -> str:
@@ -176,7 +208,7 @@ def _name(item: bytes | msgspec.Raw) -> str:
     try:
         metadata = msgspec.json.decode(item).get("metadata", {})
         named = "/".join(str(metadata[key]) for key in ("namespace", "name") if key in metadata)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, AttributeError, TypeError):
+    except (*_Unreadable, AttributeError, TypeError):
         return ""
     return f" ({named})" if named else ""
 
@@ -187,6 +219,5 @@ def _add_plain(objects: Objects, kind: str, item: Any, source: str) -> None:
             objects.nodes.append(msgspec.convert(item, Node))
         elif kind == "Pod":
             objects.pods.append(msgspec.convert(item, Pod))
-            objects.pods_seen += 1
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InspectError(f"{source}: {error}") from None

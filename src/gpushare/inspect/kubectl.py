@@ -1,7 +1,8 @@
 """A live cluster's objects, through `kubectl get --raw`.
 
 kubectl knows every way to log in; its output is the API server's own JSON, decoded like a dump. The
-nodes and the pods are read at the same time, one call each. Pods that are on no node hold nothing
+nodes and the pods are read at the same time, one call each, without paging: every page would start
+kubectl once more. Pods that are on no node hold nothing
 and are left out by the API server.
 
 `$KUBECTL` names the program, otherwise it is found in the PATH. What kubectl says while it works,
@@ -16,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Final
 
-from gpushare.inspect.decode import Objects, decode_json
+from gpushare.inspect.decode import Objects, decode_nodes, decode_pods
 from gpushare.inspect.errors import ClusterError, InspectError
 
 NODES: Final = "/api/v1/nodes"
@@ -64,9 +65,9 @@ def read_live(options: Sequence[str] = ()) -> Objects:
     calls = [_Call(program, options, "nodes", NODES)]
     try:
         calls.append(_Call(program, options, "pods", PODS))
-        objects = Objects()
-        for call in calls:
-            objects.add(decode_json(f"kubectl's answer ({call.resource})", call.answer()))
+        nodes, pods = calls
+        objects = decode_nodes("kubectl's answer (nodes)", nodes.answer())
+        objects.add(decode_pods("kubectl's answer (pods)", pods.answer()))
         return objects
     finally:
         for call in calls:

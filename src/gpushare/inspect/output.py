@@ -14,12 +14,10 @@ from gpushare.inspect.arguments import Options
 from gpushare.inspect.decode import Objects
 from gpushare.inspect.errors import InspectError
 from gpushare.kube.cluster import Cluster, read_cluster
-from gpushare.kube.selector import SelectorError, parse_selector
 from gpushare.policy import GPU_POLICIES
 from gpushare.view import table
 from gpushare.view.notes import hidden_notes, notes, stray_notes
 from gpushare.view.report import PodShare, Report, build_report
-from gpushare.view.usage import By, build_usage, usage_table
 
 NAMES_IN_ERROR = 20
 """Nodes that an error about an unknown one names."""
@@ -47,10 +45,12 @@ def render(objects: Objects, options: Options, *, colour: bool = False) -> Rende
         lines += [*hidden_notes(cluster, shown), *stray_notes(cluster)]
     if not shown:
         lines.append(_nothing_to_show(options))
-    if not objects.pods_seen and options.files:
+    if not objects.pods and options.files:
         lines.append("there is no pod in the dump; make it with kubectl get nodes,pods -A -o json")
     structured = options.output in ("json", "yaml")
     if options.by is not None:
+        from gpushare.view.usage import By, build_usage, usage_table
+
         usage = build_usage(
             cluster.ledger, shown, unit, By(options.by), namespace=options.namespace
         )
@@ -95,6 +95,8 @@ def _chosen(cluster: Cluster, options: Options) -> list[str]:
             raise InspectError(_no_such_node(cluster, sharing, options.node))
         return [options.node]
     if options.selector is not None:
+        from gpushare.kube.selector import SelectorError, parse_selector
+
         try:
             selector = parse_selector(options.selector)
         except SelectorError as error:
