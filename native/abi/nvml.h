@@ -89,4 +89,12 @@ typedef struct {
     unsigned gpu, memory;
 } nvmlUtilization_t;
 
+typedef struct {
+    unsigned fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    unsigned valueType;
+    nvmlReturn_t nvmlReturn;
+    unsigned long long value; /* a union, by valueType */
+} nvmlFieldValue_t;
+
 #endif

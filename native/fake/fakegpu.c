@@ -3,7 +3,8 @@
  *   fakegpu create FILE UUID,NAME,TOTAL_MIB,RESERVED_MIB …
  *   fakegpu set FILE FIELD=VALUE …           context_mib, pool_chunk_mib, cuda_version, driver,
  *                                            memory_limits, init_error
- *   fakegpu gpu FILE INDEX FIELD=VALUE …     lost, no_memory, addressing, mig, total_mib, ecc
+ *   fakegpu gpu FILE INDEX FIELD=VALUE …     lost, no_memory, addressing, mig, total_mib, ecc,
+ *                                            recovery
  *   fakegpu xid FILE INDEX CODE              an Xid event
  *   fakegpu show FILE                        JSON
  */
@@ -76,6 +77,8 @@ static int set_gpu(struct fake_state *state, struct fake_gpu *gpu, const char *f
         gpu->no_memory = (uint32_t)number;
     } else if (!strcmp(field, "addressing")) {
         gpu->addressing = (uint32_t)number;
+    } else if (!strcmp(field, "recovery")) {
+        gpu->recovery = (uint32_t)number;
     } else if (!strcmp(field, "mig")) {
         gpu->mig = (uint32_t)number;
     } else if (!strcmp(field, "total_mib")) {

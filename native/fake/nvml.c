@@ -273,6 +273,22 @@ API nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, uint
     return NVML_SUCCESS;
 }
 
+enum { FIELD_RECOVERY_ACTION = 230, VALUE_UNSIGNED = 1 };
+
+API nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
+{
+    GPU_OR_RETURN(device);
+    for (int i = 0; i < count; i++) {
+        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+        if (values[i].fieldId != FIELD_RECOVERY_ACTION || gpu->recovery == FAKE_NO_RECOVERY_FIELD)
+            continue;
+        values[i].nvmlReturn = NVML_SUCCESS;
+        values[i].valueType = VALUE_UNSIGNED;
+        values[i].value = gpu->recovery;
+    }
+    return NVML_SUCCESS;
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static uint64_t used_of(struct fake_gpu *gpu)

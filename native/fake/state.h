@@ -14,8 +14,9 @@
 #define FAKE_STATE_DEFAULT "/etc/fake-gpu/state"
 
 enum { FAKE_MAX_GPUS = 16, FAKE_MAX_PROCS = 512, FAKE_MAX_EVENTS = 64, FAKE_MAX_EXPORTS = 64 };
+#define FAKE_NO_RECOVERY_FIELD 255u /* an older driver, which does not say */
 #define FAKE_MAGIC 0x756770656b616667ull
-#define FAKE_VERSION 3u
+#define FAKE_VERSION 4u
 
 struct fake_gpu {
     char uuid[48]; /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
@@ -29,6 +30,7 @@ struct fake_gpu {
     uint32_t no_memory;       /* memory queries are not supported, as on some integrated GPUs */
     uint32_t addressing;      /* NVML addressing mode: 2 is "host page tables" */
     uint32_t mig;
+    uint32_t recovery;        /* the driver's "recovery action"; 0 is none */
     uint64_t lost_sequence;   /* who called nvmlInit before this keeps seeing it lost */
     uint64_t double_bit_ecc;
 };
