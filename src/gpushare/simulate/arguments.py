@@ -70,6 +70,13 @@ def parse(argv: Sequence[str] | None, prog: str | None) -> Arguments:
             "nothing to place: give files (- is stdin), nodes (--node name=a,gpus=4x15), or both; "
             "-h has examples"
         )
+    for option, values in (
+        ("--node", found.node),
+        ("--without", found.without),
+        ("--share", found.share),
+    ):
+        if values is not None and "--" in _flat(values):
+            parser.error(f"{option} needs a value")
     if found.compare and found.gpu_policy:
         parser.error("--compare runs each policy in turn, --gpu-policy sets one: use one of them")
     return Arguments(
@@ -147,6 +154,13 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
         help="the same input under several GPU policies, side by side",
     )
     return parser
+
+
+def _flat(values: object) -> list[object]:
+    """The values of an option; argparse makes an empty list of `--node=--`."""
+    if not isinstance(values, list):
+        return [values]
+    return [flat for value in values for flat in _flat(value)] or ["--"]
 
 
 def _policies(text: str) -> tuple[str, ...]:
