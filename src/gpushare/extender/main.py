@@ -208,6 +208,8 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """The entry point: the exit status."""
     options = parse(sys.argv[1:] if argv is None else argv, prog or "gpushare extender")
     logs.set_up(options.log_level, "json" if options.log_format == "json" else "text")
+    # It logs a traceback for every request that is no HTTP; of handlers' failures we log our own.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     return asyncio.run(run(options))
 
 

@@ -198,6 +198,8 @@ class Handler:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
             return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        except Exception as error:  # cut off, or not in the coding it claims: all the client's
+            return _error(400, f"the body could not be received: {error or type(error).__name__}")
         started = self._extender.clock()
         try:
             return await answer(body)
