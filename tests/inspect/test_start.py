@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.inspect.objects import dump, node, pod
+from tests.inspect.test_kubectl import FakeKubectl, kubectl
+
+__all__ = ["kubectl"]
 
 LISTS_MODULES = """
 import sys
@@ -77,6 +80,12 @@ def test_a_dump_needs_msgspec_and_nothing_slow(file: str) -> None:
     assert packages(names) - {"typing_extensions"} == {"gpushare", "msgspec"}
     assert not {name for name in names if name in SLOW or name.partition(".")[0] in SLOW}
     assert "subprocess" not in names
+
+
+def test_a_live_cluster_needs_subprocess_beside(kubectl: FakeKubectl) -> None:
+    names = modules(KUBECTL=os.environ["KUBECTL"])
+    assert packages(names) - {"typing_extensions"} == {"gpushare", "msgspec"}
+    assert not {name for name in names if name in SLOW or name.partition(".")[0] in SLOW}
 
 
 def test_help_needs_not_even_msgspec() -> None:

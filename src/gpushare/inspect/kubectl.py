@@ -2,8 +2,8 @@
 
 kubectl knows every way to log in; its output is the API server's own JSON, decoded like a dump. The
 nodes and the pods are read at the same time, one call each, without paging: every page would start
-kubectl once more. Pods that are on no node hold nothing
-and are left out by the API server.
+kubectl once more. What decodes them is imported in the meantime. Pods that are on no node hold
+nothing and are left out by the API server.
 
 `$KUBECTL` names the program, otherwise it is found in the PATH. What kubectl says while it works,
 such as the prompt of an interactive login, is passed on; when it fails, what it said is explained.
@@ -15,10 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from gpushare.inspect.decode import Objects, decode_nodes, decode_pods
 from gpushare.inspect.errors import ClusterError, InspectError
+
+if TYPE_CHECKING:
+    from gpushare.inspect.decode import Objects
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
@@ -53,25 +55,41 @@ _HINTS: Final = (
 )
 
 
-def read_live(options: Sequence[str] = ()) -> Objects:
-    """The cluster's nodes, and its pods that may ask for GPU memory.
+class Reading:
+    """The cluster being read: kubectl works from the moment this exists.
 
     options   kubectl's own, such as `--context=test`
 
-    Raises ClusterError where the cluster does not answer or does not allow it, and InspectError
-    where there is no kubectl.
+    Raises InspectError where there is no kubectl.
     """
-    program = os.environ.get("KUBECTL") or "kubectl"
-    calls = [_Call(program, options, "nodes", NODES)]
-    try:
-        calls.append(_Call(program, options, "pods", PODS))
-        nodes, pods = calls
-        objects = decode_nodes("kubectl's answer (nodes)", nodes.answer())
-        objects.add(decode_pods("kubectl's answer (pods)", pods.answer()))
-        return objects
-    finally:
-        for call in calls:
-            call.end()
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        program = os.environ.get("KUBECTL") or "kubectl"
+        self._nodes = _Call(program, options, "nodes", NODES)
+        try:
+            self._pods = _Call(program, options, "pods", PODS)
+        except BaseException:
+            self._nodes.end()
+            raise
+
+    def objects(self) -> "Objects":
+        """The cluster's nodes, and its pods that are on one; waits for them.
+
+        Raises ClusterError where the cluster does not answer or does not allow it.
+        """
+        from gpushare.inspect.decode import decode_nodes, decode_pods  # while kubectl works
+
+        try:
+            objects = decode_nodes("kubectl's answer (nodes)", self._nodes.answer())
+            objects.add(decode_pods("kubectl's answer (pods)", self._pods.answer()))
+            return objects
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Stops it, if it is not done."""
+        self._nodes.end()
+        self._pods.end()
 
 
 class _Call:

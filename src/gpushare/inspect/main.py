@@ -3,9 +3,13 @@
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpushare.inspect.arguments import Options, parse
+
+if TYPE_CHECKING:
+    from gpushare.inspect.output import Rendering
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
@@ -32,25 +36,14 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
 
 
 def _run(options: Options) -> int:
-    # Only now: help is there at once, and a cluster's objects cost their own imports.
+    # Imported only now: help is there at once, and while kubectl works, the rest is imported.
     from gpushare.inspect.errors import InspectError
-    from gpushare.inspect.output import Rendering, render
-    from gpushare.inspect.terminal import show, tolerate, wants_colour
+    from gpushare.inspect.terminal import show, tolerate
 
     for stream in (sys.stdout, sys.stderr):
         tolerate(stream)
-    colour = wants_colour(sys.stdout)
-
-    def take() -> Rendering:
-        if options.files:
-            from gpushare.inspect.dump import read_dumps
-
-            return render(read_dumps(options.files), options, colour=colour)
-        from gpushare.inspect.kubectl import read_live
-
-        return render(read_live(options.kubectl), options, colour=colour)
-
     try:
+        take = _from_files(options) if options.files else _from_cluster(options)
         if options.watch:
             from gpushare.inspect.watch import watch
 
@@ -62,6 +55,29 @@ def _run(options: Options) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0
+
+
+def _from_files(options: Options) -> "Callable[[], Rendering]":
+    from gpushare.inspect.dump import read_dumps
+    from gpushare.inspect.output import render
+    from gpushare.inspect.terminal import wants_colour
+
+    return lambda: render(read_dumps(options.files), options, colour=wants_colour(sys.stdout))
+
+
+def _from_cluster(options: Options) -> "Callable[[], Rendering]":
+    from gpushare.inspect.kubectl import Reading
+
+    begun: list[Reading] = [Reading(options.kubectl)]
+
+    from gpushare.inspect.output import render
+    from gpushare.inspect.terminal import wants_colour
+
+    def take() -> "Rendering":
+        reading = begun.pop() if begun else Reading(options.kubectl)
+        return render(reading.objects(), options, colour=wants_colour(sys.stdout))
+
+    return take
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 import os
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from gpushare.inspect.output import Rendering
+if TYPE_CHECKING:
+    from gpushare.inspect.output import Rendering
 
 NOTES_SHOWN = 40
 """Notes written to stderr; the rest are counted."""
@@ -28,7 +29,7 @@ def tolerate(stream: TextIO) -> None:
         reconfigure(errors="backslashreplace")
 
 
-def show(rendering: Rendering) -> None:
+def show(rendering: "Rendering") -> None:
     """Prints it: the text, then the notes."""
     sys.stdout.write(rendering.text)
     sys.stdout.flush()

@@ -10,16 +10,19 @@ A cluster that cannot be read at first ends it; one that could be read before is
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpushare.inspect.errors import ClusterError
-from gpushare.inspect.output import Rendering
 from gpushare.inspect.terminal import CLEAR, show, write_notes
+
+if TYPE_CHECKING:
+    from gpushare.inspect.output import Rendering
 
 PAUSE_FACTOR = 4
 
 
 def watch(
-    take: Callable[[], Rendering],
+    take: "Callable[[], Rendering]",
     interval_s: float,
     *,
     sleep: Callable[[float], None] = time.sleep,
