@@ -1,11 +1,11 @@
 #include "driver.h"
 
-#include <string.h>
 
 #include "elf.h"
 #include "lock.h"
 #include "lookup.h"
 #include "say.h"
+#include "text.h"
 
 static struct driver drivers[2][BANKS + 1]; /* library, bank */
 static struct lock binding;
@@ -43,14 +43,14 @@ int hook_named(const char *symbol)
     if (!__atomic_load_n(&table_ready, __ATOMIC_ACQUIRE)) {
         /* Another library's constructor ran before ours. */
         for (int i = 0; i < HOOK_COUNT; i++)
-            if (!strcmp(hooks[i].symbol, symbol))
+            if (same(hooks[i].symbol, symbol))
                 return i;
         return -1;
     }
-    if (strncmp(symbol, "cu", 2) != 0 && strncmp(symbol, "nvml", 4) != 0)
+    if (!begins(symbol, "cu") && !begins(symbol, "nvml"))
         return -1; /* only to be quick: no such name is in the table */
     for (unsigned at = hash_of(symbol); bucket[at]; at = (at + 1) % BUCKETS)
-        if (!strcmp(hooks[bucket[at] - 1].symbol, symbol))
+        if (same(hooks[bucket[at] - 1].symbol, symbol))
             return bucket[at] - 1;
     return -1;
 }
@@ -60,7 +60,7 @@ int hook_versioned(const char *base, int version, bool per_thread)
     int best = -1;
     for (int i = 0; i < HOOK_COUNT; i++) {
         const struct hook *hook = &hooks[i];
-        if (hook->library != CUDA || hook->since > version || strcmp(hook->base, base) != 0 ||
+        if (hook->library != CUDA || hook->since > version || !same(hook->base, base) ||
             (hook->ptsz && !per_thread))
             continue;
         if (best < 0 || hook->since > hooks[best].since ||
@@ -116,7 +116,7 @@ void *driver_swap(void *found, int index)
     if (!own_base && module_of((const void *)driver_swap, &module))
         own_base = module.base;
     if (!module_of(found, &module) || module.base == own_base ||
-        strncmp(module.soname, sonames[library], strlen(sonames[library])) != 0)
+        !begins(module.soname, sonames[library]))
         return found;
     struct driver *driver = bind(&module, library);
     if (!driver) {

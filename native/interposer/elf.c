@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
+
+#include "text.h"
 
 struct tables {
     const ElfW(Sym) *symbols;
@@ -47,7 +49,7 @@ static const ElfW(Sym) *defined(const struct tables *t, uint32_t index, const ch
     const ElfW(Sym) *symbol = &t->symbols[index];
     unsigned type = symbol->st_info & 15;
     bool wanted = symbol->st_shndx != SHN_UNDEF && (type == STT_FUNC || type == STT_NOTYPE);
-    return wanted && !strcmp(t->strings + symbol->st_name, name) ? symbol : NULL;
+    return wanted && same(t->strings + symbol->st_name, name) ? symbol : NULL;
 }
 
 static const ElfW(Sym) *find_gnu(const struct tables *t, const char *name)
@@ -148,7 +150,7 @@ static int step(struct dl_phdr_info *info, size_t size, void *context)
     if (dynamic)
         read_dynamic(info->dlpi_addr, dynamic, &soname);
     bool found = walk->address ? holds(info, walk->address)
-                               : !strncmp(soname, walk->soname, strlen(walk->soname));
+                               : begins(soname, walk->soname);
     if (!found)
         return 0;
     walk->found = (struct module){info->dlpi_addr, dynamic, soname};

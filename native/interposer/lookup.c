@@ -3,11 +3,11 @@
 #include "lookup.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #include "driver.h"
 #include "elf.h"
 #include "implementations.h"
+#include "text.h"
 
 typedef void *(*dlsym_t)(void *, const char *);
 typedef void *(*dlvsym_t)(void *, const char *, const char *);
@@ -61,16 +61,16 @@ static void *swap_lookup(void *found, const char *name)
     struct module module;
     if (!found || !module_of(found, &module))
         return found;
-    if (strncmp(module.soname, "libc.so", 7) != 0 && strncmp(module.soname, "libdl.so", 8) != 0)
+    if (!begins(module.soname, "libc.so.") && !begins(module.soname, "libdl.so."))
         return found;
-    return !strcmp(name, "dlsym") ? (void *)dlsym : (void *)dlvsym;
+    return same(name, "dlsym") ? (void *)dlsym : (void *)dlvsym;
 }
 
 static struct answer decide(void *handle, const char *name, const char *version, void *caller,
                             void *forward)
 {
     bool lookup = name && name[0] == 'd' && name[1] == 'l' &&
-                  (!strcmp(name, "dlsym") || !strcmp(name, "dlvsym"));
+                  (same(name, "dlsym") || same(name, "dlvsym"));
     int index = name && !lookup ? hook_named(name) : -1;
     if (!lookup && index < 0)
         return (struct answer){NULL, forward};

@@ -74,7 +74,7 @@ def interposer(build: Path) -> Path:
 
 @pytest.fixture
 def new_container(
-    fake_gpus: FakeGpus, interposer: Path, tmp_path: Path
+    fake_gpus: FakeGpus, interposer: Path | str, tmp_path: Path
 ) -> Callable[..., Container]:
     """Makes containers that share the fake machine's first GPU, or both."""
     count = 0

@@ -73,9 +73,10 @@ class Container:
     gpus: FakeGpus
     folder: Path
     limits: tuple[GpuLimit, ...]
-    library: Path
-    """Empty: a container of a `share` node, with nothing in front of the driver."""
+    library: Path | str
+    """What is preloaded; a list of it where sanitizers must come first."""
     isolated: bool = True
+    """False: a container of a `share` node, with nothing in front of the driver."""
     writable_limits: bool = False
     extra_environment: Mapping[str, str] = field(default_factory=dict)
 
