@@ -35,8 +35,8 @@ from gpushare.simulate.source import Document
 
 Controller = Replicated | StatefulSet | DaemonSet | Job | CronJob
 
-MAX_COPIES = 1_000_000
-"""Pods of one controller; more is a slip of the finger."""
+MAX_COPIES = 150_000
+"""Pods of one controller; Kubernetes supports no more in a whole cluster."""
 
 
 @dataclass(frozen=True, slots=True)

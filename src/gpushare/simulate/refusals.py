@@ -13,8 +13,9 @@ not now), else `not-sharing`; the sentence says what it really was.
 **Candidates** are the nodes that nothing but their GPUs keeps off, those with the most free first.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from gpushare.contract.names import Reason
 from gpushare.contract.units import Unit
@@ -42,6 +43,11 @@ _FURTHEST = (
 MAX_CANDIDATES = 100
 """Candidates that are listed; the rest have less free."""
 
+MAX_TALLIES = 64
+"""Questions whose answers are kept current; each remembers every node."""
+
+_NOT_ITS_AFFINITY = "{} not matching its node affinity"
+
 
 @dataclass(frozen=True, slots=True)
 class Why:
@@ -52,56 +58,90 @@ class Why:
     candidates: Sequence[Candidate] = ()
 
 
+@dataclass(slots=True)
+class _Tally:
+    """One question's answers of all nodes, as of a generation of the books."""
+
+    seen: int
+    texts: dict[str, str] = field(default_factory=dict)
+    """Node -> what keeps the pod off it, `{}` for how many."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Such a text -> nodes."""
+    codes: dict[str, Reason] = field(default_factory=dict)
+    """Node that nothing but its GPUs keeps the pod off -> what policy.fit says."""
+    free: dict[str, int] = field(default_factory=dict)
+    """Such a node -> its largest free amount."""
+
+
 class Refusals:
-    """Explains refusals; an unchanged question is answered from memory."""
+    """Explains refusals. A question asked again costs the nodes that changed since."""
 
     def __init__(self, scene: Scene, ledger: Ledger, hosts: Hosts) -> None:
         self._scene = scene
         self._ledger = ledger
         self._hosts = hosts
         self._unit = scene.cluster(ledger).unit(scene.nodes, scene.default_unit)
-        self._known: dict[tuple[Request, Constraints, Ask], tuple[int, Why]] = {}
-        """Question -> (the books' generation then, its answer)."""
+        self._sharing = any(node.node.mode.shares_memory for node in scene.nodes.values())
+        self._tallies: dict[tuple[Request, Constraints, Ask], _Tally] = {}
+        """Question -> its answers, the latest MAX_TALLIES of them."""
 
     def why(self, pod: Waiting) -> Why:
         """Why no node takes `pod`, as the books stand."""
         if pod.unfit is not None:
             return Why(pod.unfit.reason, pod.unfit.message)
         assert pod.request is not None
-        question = (pod.request, pod.constraints, pod.ask)
-        known = self._known.get(question)
-        if known is not None and known[0] == self._ledger.generation:
-            return known[1]
-        why = self._find(pod, pod.request)
-        self._known[question] = (self._ledger.generation, why)
-        return why
+        tally = self._tally(pod, pod.request)
+        codes = set(tally.codes.values())
+        reason = next((code for code in _FURTHEST if code in codes), None)
+        if reason is None:
+            reason = Reason.NOT_READY if self._sharing else Reason.NOT_SHARING
+        best = heapq.nsmallest(MAX_CANDIDATES, tally.free.items(), key=lambda e: (-e[1], e[0]))
+        candidates = [Candidate(name, free) for name, free in best]
+        return Why(reason, self._message(pod, pod.request, reason, tally, candidates), candidates)
 
-    def _find(self, pod: Waiting, request: Request) -> Why:
-        counts: dict[str, int] = {}
-        """What keeps nodes off -> how many."""
-        codes: set[Reason] = set()
-        close: list[NodeBooks] = []
-        sharing = False
-        for name in sorted(self._scene.nodes):
+    def _tally(self, pod: Waiting, request: Request) -> _Tally:
+        question = (request, pod.constraints, pod.ask)
+        tally = self._tallies.pop(question, None)
+        if tally is None:
+            tally = _Tally(self._ledger.generation)
+            self._look_at(self._first_looked_at(pod, tally), tally, pod, request)
+            if len(self._tallies) >= MAX_TALLIES:
+                del self._tallies[next(iter(self._tallies))]
+        else:
+            changed = self._ledger.changed_since(tally.seen)
+            self._look_at((name for name in changed if name in tally.texts), tally, pod, request)
+            tally.seen = self._ledger.generation
+        self._tallies[question] = tally
+        return tally
+
+    def _first_looked_at(self, pod: Waiting, tally: _Tally) -> Iterable[str]:
+        """All nodes; for a pod that names its nodes only those, and the rest counted at once."""
+        nodes, named = self._scene.nodes, pod.constraints.named_nodes
+        if named is None:
+            return nodes
+        chosen = named & nodes.keys()
+        if len(chosen) < len(nodes):
+            tally.counts[_NOT_ITS_AFFINITY] = len(nodes) - len(chosen)
+        return chosen
+
+    def _look_at(self, names: Iterable[str], tally: _Tally, pod: Waiting, request: Request) -> None:
+        for name in names:
             books = self._ledger.books(name)
-            sharing = sharing or books.node.mode.shares_memory
             text = self._kept_off(pod, books)
             if text is None:
                 code = why_not(books, request)
                 assert code is not None
-                codes.add(code)
+                tally.codes[name] = code
+                tally.free[name] = books.largest_free
                 text = f"{{}} {_GPU_TEXTS[code]}"
-                if code is not Reason.NOT_SHARING:
-                    close.append(books)
-            counts[text] = counts.get(text, 0) + 1
-        reason = next((code for code in _FURTHEST if code in codes), None)
-        if reason is None:
-            reason = Reason.NOT_READY if sharing else Reason.NOT_SHARING
-        close.sort(key=lambda books: (-books.largest_free, books.node.name))
-        candidates = [
-            Candidate(books.node.name, books.largest_free) for books in close[:MAX_CANDIDATES]
-        ]
-        return Why(reason, self._message(pod, request, reason, counts, candidates), candidates)
+            else:
+                tally.codes.pop(name, None)
+                tally.free.pop(name, None)
+            old = tally.texts.get(name)
+            if old is not None:
+                tally.counts[old] -= 1
+            tally.texts[name] = text
+            tally.counts[text] = tally.counts.get(text, 0) + 1
 
     def _kept_off(self, pod: Waiting, books: NodeBooks) -> str | None:
         """What keeps the pod off a node before its GPUs are looked at; `{}` stands for how many."""
@@ -119,7 +159,7 @@ class Refusals:
             case "selector":
                 return "{} not matching its nodeSelector"
             case "affinity":
-                return "{} not matching its node affinity"
+                return _NOT_ITS_AFFINITY
         resource = self._hosts.lacking(books.node.name, pod.ask)
         return f"{{}} with too little {resource}" if resource is not None else None
 
@@ -128,11 +168,12 @@ class Refusals:
         pod: Waiting,
         request: Request,
         reason: Reason,
-        counts: dict[str, int],
+        tally: _Tally,
         candidates: list[Candidate],
     ) -> str:
-        parts = [text.format(n) for text, n in sorted(counts.items(), key=lambda e: (-e[1], e[0]))]
-        total = sum(counts.values())
+        counts = sorted(tally.counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        parts = [text.format(count) for text, count in counts if count]
+        total = sum(tally.counts.values())
         text = f"0 of {total} {'node' if total == 1 else 'nodes'}: {', '.join(parts)}"
         if candidates:
             best = candidates[0]
@@ -165,7 +206,6 @@ class Refusals:
 
 
 _GPU_TEXTS = {
-    Reason.NOT_SHARING: "not sharing GPU memory",
     Reason.NOT_READY: "with no GPU ready to share",
     Reason.MODE_MIX: "where memory-only pods and pods with a compute share would mix",
     Reason.NODE_FULL: "with too little GPU memory in all",

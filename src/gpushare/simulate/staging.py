@@ -1,15 +1,15 @@
 """An `Input` and the options -> the `Scene`.
 
-Nodes are read as every other part of the project reads them; `--share` and `--node` then put GPUs
-on some. Pods of one template are compiled once.
+Pods that stand, pods that wait and the pods that controllers lack, each with what it asks for and
+where it may go. Pods of one template are compiled once.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpushare.contract import names
-from gpushare.contract.names import Mode, Reason
+from gpushare.contract.names import Reason
 from gpushare.contract.quantity import QuantityError
 from gpushare.contract.units import Unit
 from gpushare.kube.reading import (
@@ -17,7 +17,6 @@ from gpushare.kube.reading import (
     is_finished,
     read_assignment,
     read_bound_pod,
-    read_node,
     read_owner,
     read_request,
 )
@@ -25,16 +24,15 @@ from gpushare.kube.selector import Selector
 from gpushare.model.gpus import Assignment
 from gpushare.model.ledger import PodRecord
 from gpushare.model.request import Request, RequestError
-from gpushare.policy import GPU_POLICIES
 from gpushare.simulate import unmodelled
-from gpushare.simulate.constraints import Constraints, NodeFace, compile_constraints
-from gpushare.simulate.errors import InputError
-from gpushare.simulate.hosts import Ask, effective_ask, room_of
+from gpushare.simulate.constraints import Constraints, compile_constraints
+from gpushare.simulate.hosts import Ask, effective_ask
 from gpushare.simulate.intake import Input, PodInput
+from gpushare.simulate.nodes import ReadNodes, first, read_nodes
 from gpushare.simulate.objects import SimPod, SimPodSpec
 from gpushare.simulate.priority import Priorities
-from gpushare.simulate.scene import Scene, SceneNode, Standing, Unfit, Waiting
-from gpushare.simulate.sharing import WholeGpus, labelled_gpus, whole_gpus_asked
+from gpushare.simulate.scene import Scene, Standing, Unfit, Waiting
+from gpushare.simulate.sharing import whole_gpus_asked
 from gpushare.simulate.values import Fault, amount_of_nothing
 from gpushare.simulate.workloads import Workloads
 
@@ -53,8 +51,8 @@ class Options:
 
 def stage(taken: Input, options: Options) -> Scene:
     """The scene. Raises InputError for a `--share` that selects nothing usable."""
-    stage = _Stage(taken, options)
-    stage.read_nodes()
+    nodes = read_nodes(taken, options.share, options.unit or Unit.GIB)
+    stage = _Stage(taken, options, nodes)
     stage.read_pods()
     scene = stage.scene()
     return scene.with_policy(options.gpu_policy) if options.gpu_policy else scene
@@ -69,85 +67,23 @@ class _Compiled(NamedTuple):
 
 
 class _Stage:
-    def __init__(self, taken: Input, options: Options) -> None:
+    def __init__(self, taken: Input, options: Options, read: ReadNodes) -> None:
         self._taken = taken
-        self._options = options
         self._unit = options.unit or Unit.GIB
-        self._nodes: dict[str, SceneNode] = {}
-        self._node_problems: dict[str, tuple[Problem, ...]] = {}
+        self._nodes = read.nodes
+        self._node_problems = read.problems
+        self._whole = read.whole
         self._pod_problems: dict[str, Problem] = {}
-        self._whole: dict[str, WholeGpus] = {}
-        """Node that shares only here -> its GPUs that nobody holds whole."""
         self._priorities = Priorities(taken.classes)
         self._standing: list[Standing] = []
         self._waiting: list[Waiting] = []
-        self._warnings = list(taken.warnings)
+        self._warnings = [*taken.warnings, *read.warnings]
         self._uids: dict[str, int] = {}
         """UID -> pods of the input that carry it; more than one where a manifest was copied."""
         self._left_out = 0
         self._strays: dict[str, int] = {}
         """Node that is not there -> pods that ask for GPU memory and stand on it."""
         self._of_nothing: list[str] = []
-
-    # -- nodes ------------------------------------------------------------------------------------
-
-    def read_nodes(self) -> None:
-        for name, api in self._taken.nodes.items():
-            reading = read_node(api, tuple(GPU_POLICIES), self._unit)
-            node, given = reading.node, name in self._taken.given_gpus
-            if given:
-                node = replace(node, gpus=self._taken.given_gpus[name])
-            if reading.problems:
-                self._node_problems[name] = reading.problems
-            spec = api.spec
-            face = NodeFace(
-                name=name,
-                labels=api.metadata.labels or {},
-                taints=tuple((spec and spec.taints) or ()),
-                unschedulable=bool(spec and spec.unschedulable),
-            )
-            self._nodes[name] = SceneNode(api, node, face, room_of(api), given)
-        if self._options.share is not None:
-            self._share(self._options.share)
-        self._warnings += unmodelled.taint_warnings(
-            taint for node in self._nodes.values() for taint in node.face.taints
-        )
-
-    def _share(self, selector: Selector) -> None:
-        chosen = [n for n in self._nodes.values() if selector.matches(n.face.labels)]
-        if not chosen:
-            some = ", ".join(list(self._nodes)[:10]) or "none"
-            raise InputError(f"--share selects none of the nodes; there are: {some}")
-        unknown: list[str] = []
-        shared = 0
-        for scene_node in chosen:
-            node = scene_node.node
-            if node.mode.shares_memory and node.gpus:
-                continue
-            gpus = labelled_gpus(scene_node.api, node.unit)
-            if gpus is None:
-                unknown.append(node.name)
-                continue
-            mode = node.mode if node.mode.shares_memory else Mode.SHARE
-            node = replace(node, mode=mode, gpus=gpus, advertised=None)
-            self._nodes[node.name] = replace(scene_node, node=node, given=True)
-            self._whole[node.name] = WholeGpus(list(gpus))
-            shared += 1
-        if unknown:
-            message = (
-                f"--share: the labels of {_first(unknown)} do not say what GPUs there are "
-                f"({names.LABEL_NVIDIA_COUNT} and {names.LABEL_NVIDIA_MEMORY}, or "
-                f"{names.LABEL_ACCELERATOR_COUNT} and {names.LABEL_ACCELERATOR_MEM})"
-            )
-            if len(unknown) == len(chosen):
-                raise InputError(f"{message}; give the nodes with --node name=…,gpus=4x15 instead")
-            self._warnings.append(message)
-        if shared:
-            self._warnings.append(
-                f"--share: {shared} {'node is' if shared == 1 else 'nodes are'} treated as "
-                "sharing; GPU memory comes from labels, which do not count what the driver keeps "
-                "for itself: a GPU may offer one unit less"
-            )
 
     # -- pods -------------------------------------------------------------------------------------
 
@@ -311,7 +247,7 @@ class _Stage:
             count = sum(self._strays.values())
             yield (
                 f"{count} {'pod stands' if count == 1 else 'pods stand'} on nodes that are not in "
-                f"the input ({_first(sorted(self._strays))}): left out"
+                f"the input ({first(sorted(self._strays))}): left out"
             )
         if self._left_out:
             yield (
@@ -319,11 +255,4 @@ class _Stage:
                 "and without a node: left out"
             )
         if self._of_nothing:
-            yield (
-                f"{names.RESOURCE_MEM} is 0 in {_first(self._of_nothing)}: that asks for nothing"
-            )
-
-
-def _first(things: Sequence[str], count: int = 5) -> str:
-    more = f" and {len(things) - count} more" if len(things) > count else ""
-    return ", ".join(things[:count]) + more
+            yield (f"{names.RESOURCE_MEM} is 0 in {first(self._of_nothing)}: that asks for nothing")
