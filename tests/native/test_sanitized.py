@@ -1,4 +1,4 @@
-"""Every check of the interposer once more, with sanitizers in it: addresses, undefined behaviour."""
+"""Every check of the interposer once more, with sanitizers: addresses, undefined behaviour."""
 
 import subprocess
 from pathlib import Path
