@@ -62,6 +62,17 @@ def test_hundreds_of_pods_without_a_place_share_one_explanation(simulate: Simula
     assert max(len(line) for line in ran.out.splitlines()) <= 120
 
 
+def test_of_many_candidates_those_with_the_most_free_are_listed(simulate: Simulate) -> None:
+    nodes = [node(f"n{i:03}", [i % 50 + 1]) for i in range(150)]
+    ran = simulate([*nodes, waiting("p", 60)], output="table")
+    listed = ran.out.split("LARGEST-FREE\n")[1].splitlines()
+    assert listed[0].split() == ["n049", "50"]
+    assert len(listed) == 21
+    assert "-o json lists more" in listed[-1]
+    (refused,) = simulate([*nodes, waiting("p", 60)]).json["unscheduled"]
+    assert len(refused["candidates"]) == 100
+
+
 def test_wide_adds_the_details(simulate: Simulate) -> None:
     ran = simulate([node(), pod("p", 4, 0)], output="wide")
     assert "LARGEST-FREE" in ran.out

@@ -13,6 +13,9 @@ from gpushare.view.report import Report, Unscheduled, build_report
 
 WIDTH = 100
 
+LISTED = 20
+"""Candidates that the table lists per explanation, those with the most free."""
+
 
 def report(outcome: Outcome) -> Report:
     """The outcome as every rendering takes it."""
@@ -65,8 +68,11 @@ def no_place(unscheduled: Sequence[Unscheduled]) -> str:
         )
         candidates = pods[0].candidates
         if candidates and reason != Reason.BAD_REQUEST:
-            rows = [["NODE", "LARGEST-FREE"], *([c.node, str(c.largest_free)] for c in candidates)]
+            listed = candidates[:LISTED]
+            rows = [["NODE", "LARGEST-FREE"], *([c.node, str(c.largest_free)] for c in listed)]
             lines += [f"    {line}" for line in align(rows)]
+            if len(candidates) > LISTED:
+                lines.append("    … and others, with no more than these (-o json lists more)")
     return printable("\n".join(lines)) + "\n"
 
 
