@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 NOTES_SHOWN = 40
 """Notes written to stderr; the rest are counted."""
 
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+CLEAR = "\x1b[H\x1b[2J"
 
 
 def wants_colour(stream: TextIO) -> bool:
