@@ -1,6 +1,7 @@
 /* cuGetProcAddress of the fake driver, both versions. A symbol's versions are given as the driver
  * gives them: the newest that is not newer than what was asked for. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cuda.h"
@@ -9,6 +10,17 @@ struct version {
     const char *base, *symbol;
     int since;
 };
+
+/* One line per lookup into the file that FAKE_CUDA_LOOKUPS names: name, version, flags. */
+static void note(const char *symbol, int version, uint64_t flags)
+{
+    const char *path = getenv("FAKE_CUDA_LOOKUPS");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%s %d %llu\n", *symbol ? symbol : "-", version, (unsigned long long)flags);
+    fclose(file);
+}
 
 /* Functions whose symbol differs from the name they are asked for by. */
 static const struct version versions[] = {
@@ -48,6 +60,7 @@ API cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64
 {
     const char *name = symbol;
     int best = 0;
+    note(symbol, version, flags);
     *function = NULL;
     if (status)
         *status = 1;
