@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -23,6 +23,7 @@ from gpushare_testcluster import controlplane as cp
 from gpushare_testcluster import identities, kubeconfig, lifecycle, nodes, resetting
 from gpushare_testcluster.api import Api, Object
 from gpushare_testcluster.errors import TestClusterError
+from gpushare_testcluster.node.layout import DEFAULT_NAME
 from gpushare_testcluster.pki import Pki
 from gpushare_testcluster.processes import Processes
 from gpushare_testcluster.procfs import Process, start_time
@@ -31,6 +32,7 @@ from gpushare_testcluster.state import StateDir
 from gpushare_testcluster.waiting import wait_for
 
 if TYPE_CHECKING:
+    from gpushare_testcluster.node.machine import Node
     from gpushare_testcluster.proxy import Proxy
 
 EXTENDER = "extender"
@@ -108,12 +110,15 @@ class Cluster:
 
     def reset(self) -> None:
         """Puts the cluster back to how it was after `start`: no nodes, no pods, nothing of a
-        test's left in any namespace. About a second.
+        test's left in any namespace. About a second. A real node stays, without pods and plugin.
 
         The extender keeps running, roles and bindings are left alone (`restore_identities`).
         """
         self.play_kubelet(False)
-        resetting.reset(self.admin)
+        real = self.state.real_nodes()
+        resetting.reset(self.admin, keep_nodes=real)
+        if real:
+            self.node.reset()
 
     # -- where things are ----------------------------------------------------------------------
 
@@ -304,6 +309,42 @@ class Cluster:
         return time.monotonic() - started
 
     # -- nodes ---------------------------------------------------------------------------------
+
+    def start_node(
+        self,
+        name: str = DEFAULT_NAME,
+        *,
+        labels: Mapping[str, str] | None = None,
+        feature_gates: Mapping[str, bool] | None = None,
+        kubelet_config: Mapping[str, Any] | None = None,
+        cdi: bool = True,
+        verbosity: int = 2,
+        say: Say | None = None,
+    ) -> Node:
+        """Adds a real node: kubelet and containerd. Needs root. About 10 s.
+
+        labels: instead of `gpushare=true`; feature_gates, kubelet_config: of the kubelet;
+        cdi: whether containerd takes CDI devices. Raises CannotRun, BuildFailed, StartFailed.
+        """
+        from gpushare_testcluster.node.machine import start_node
+
+        return start_node(
+            self,
+            name=name,
+            labels={"gpushare": "true"} if labels is None else labels,
+            feature_gates=feature_gates or {},
+            kubelet_config=kubelet_config or {},
+            cdi=cdi,
+            verbosity=verbosity,
+            say=say or Say(),
+        )
+
+    @property
+    def node(self) -> Node:
+        """The real node. Raises TestClusterError where there is none."""
+        from gpushare_testcluster.node.machine import Node
+
+        return Node(self)
 
     def add_node(
         self,

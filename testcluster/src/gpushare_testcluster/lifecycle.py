@@ -17,6 +17,7 @@ from gpushare_testcluster import binaries, deploying
 from gpushare_testcluster import controlplane as cp
 from gpushare_testcluster.api import Api, ApiError
 from gpushare_testcluster.errors import CannotRun, TestClusterError
+from gpushare_testcluster.node import leftovers
 from gpushare_testcluster.processes import MARK, Processes
 from gpushare_testcluster.procfs import Process
 from gpushare_testcluster.resources import resource_of_kind
@@ -136,6 +137,7 @@ def _take_down(state: StateDir, processes: Processes, say: Say, *, keep_logs: bo
     existed = state.exists()
     with say.step("ending the cluster's processes") if existed else contextlib.nullcontext():
         killed = processes.stop_all()
+        leftovers.clear(state)
     if keep_logs:
         for record in processes.records():
             processes.forget(record.name)

@@ -7,6 +7,7 @@ owners go first, then what they own, pods at once, finalizers are struck off.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from gpushare_testcluster.api import Api, ApiError, Object
@@ -49,11 +50,14 @@ _REST = (
 )
 
 
-def reset(api: Api, timeout_s: float = 30) -> None:
-    """Deletes everything a test may have made, and waits until it is gone. Raises TimedOut."""
+def reset(api: Api, timeout_s: float = 30, *, keep_nodes: Collection[str] = ()) -> None:
+    """Deletes everything a test may have made, and waits until it is gone. Raises TimedOut.
+
+    keep_nodes: the real ones; a kubelet makes its Node object only once.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
-        left = _sweep(api)
+        left = _sweep(api, keep_nodes)
         if not left:
             return
         if time.monotonic() > deadline:
@@ -61,12 +65,12 @@ def reset(api: Api, timeout_s: float = 30) -> None:
         time.sleep(0.02)
 
 
-def _sweep(api: Api) -> list[str]:
+def _sweep(api: Api, keep_nodes: Collection[str]) -> list[str]:
     """Deletes what is there; returns the names of what it had to delete."""
     left: list[str] = []
     with ThreadPoolExecutor(4) as pool:
         for stage in (_CLUSTER_WIDE[:4], _OWNERS, _OWNED, ("pods",), (*_REST, *_CLUSTER_WIDE[4:])):
-            for names in pool.map(lambda resource: _clear(api, resource), stage):
+            for names in pool.map(lambda resource: _clear(api, resource, keep_nodes), stage):
                 left += names
     for namespace in api.list("namespaces"):
         name = namespace["metadata"]["name"]
@@ -77,9 +81,14 @@ def _sweep(api: Api) -> list[str]:
     return left
 
 
-def _clear(api: Api, resource: str) -> list[str]:
+def _clear(api: Api, resource: str, keep_nodes: Collection[str]) -> list[str]:
     names = []
-    leftovers = [obj for obj in api.list(resource) if not _kept(resource, obj)]
+    leftovers = [
+        obj
+        for obj in api.list(resource)
+        if not _kept(resource, obj)
+        and not (resource in ("nodes", "leases") and obj["metadata"]["name"] in keep_nodes)
+    ]
     for obj in leftovers:
         meta = obj["metadata"]
         namespace = meta.get("namespace", "")
