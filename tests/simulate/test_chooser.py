@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare.model.holding import Placement
 from gpushare.policy.fit import place, why_not
 from gpushare.policy.rank import NODE_RANKINGS
+from gpushare.simulate import chooser
 from gpushare.simulate.constraints import obstacle
 from gpushare.simulate.engine import Outcome, _record, run
 from gpushare.simulate.hosts import Hosts
@@ -97,9 +99,14 @@ def clusters(draw: st.DrawFn) -> list[Object]:
     return nodes + work
 
 
-@settings(max_examples=60)
+@pytest.mark.parametrize("several", [1, chooser.SEVERAL])
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(objects=clusters(), node_ranking=st.sampled_from(POLICIES))
-def test_it_is_as_if_every_node_were_asked(objects: list[Object], node_ranking: str) -> None:
+def test_it_is_as_if_every_node_were_asked(
+    objects: list[Object], node_ranking: str, several: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`several`: with 1, owners soon get a contest of their own."""
+    monkeypatch.setattr(chooser, "SEVERAL", several)
     scene = scene_of(objects)
     outcome = run(scene, node_ranking=node_ranking)
     assert quickly(outcome) == plainly(scene, node_ranking)

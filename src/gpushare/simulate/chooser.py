@@ -25,7 +25,10 @@ from gpushare.simulate.hosts import Ask, Hosts
 from gpushare.simulate.scene import Scene, Waiting
 
 FEW = 8
-"""Up to so many nodes are asked one by one."""
+"""Where a pod may go to so few nodes only, they are asked one by one."""
+
+SEVERAL = 24
+"""Up to so many nodes of an owner are asked apart; most answers are still known."""
 
 Question = tuple[Request, Constraints, Ask]
 
@@ -35,7 +38,8 @@ class _Asked:
     """One question: the nodes that constraints allow, and its contests."""
 
     eligible: frozenset[str]
-    contests: dict[Owner, tuple[Survey, Contest]] = field(default_factory=dict)
+    surveys: dict[Owner, Survey] = field(default_factory=dict)
+    contests: dict[Owner, Contest] = field(default_factory=dict)
 
 
 class Chooser:
@@ -73,10 +77,13 @@ class Chooser:
         if len(asked.eligible) <= FEW:
             return _winner([self._answer(name, pod, pod.owner) for name in asked.eligible])
         own = self._ledger.nodes_of(pod.owner)
-        if len(own) > FEW:
+        if len(own) > SEVERAL:
             return _winner([self._contest(asked, pod, pod.owner, ())])
-        apart = [self._answer(name, pod, pod.owner) for name in own if name in asked.eligible]
-        return _winner([self._contest(asked, pod, NOBODY, own), *apart])
+        answers = [self._contest(asked, pod, NOBODY, own)]
+        if own:
+            survey = self._survey(asked, pod, pod.owner)
+            answers += [self._kept(name, pod, survey) for name in own if name in asked.eligible]
+        return _winner(answers)
 
     def _answer(self, name: str, pod: Waiting, owner: Owner) -> "_Answer | None":
         assert pod.request is not None
@@ -88,21 +95,34 @@ class Chooser:
             return None
         return self._ranking(books, pod.request, answer), name, answer
 
+    def _kept(self, name: str, pod: Waiting, survey: Survey) -> "_Answer | None":
+        """The same from a survey, which asks again only where a node's books have changed."""
+        if self._hosts.lacking(name, pod.ask) is not None:
+            return None
+        key, answer = survey.rank(name), survey.answer(name)
+        return (key, name, answer) if key is not None and isinstance(answer, Placement) else None
+
+    def _survey(self, asked: _Asked, pod: Waiting, owner: Owner) -> Survey:
+        survey = asked.surveys.get(owner)
+        if survey is None:
+            assert pod.request is not None
+            survey = Survey(self._ledger, pod.request, owner, self._ranking)
+            asked.surveys[owner] = survey
+        return survey
+
     def _contest(
         self, asked: _Asked, pod: Waiting, owner: Owner, skip: Collection[str]
     ) -> "_Answer | None":
-        assert pod.request is not None
-        held = asked.contests.get(owner)
-        if held is None:
-            survey = Survey(self._ledger, pod.request, owner, self._ranking)
+        survey = self._survey(asked, pod, owner)
+        contest = asked.contests.get(owner)
+        if contest is None:
             eligible, ask = asked.eligible, pod.ask
 
             def admits(books: NodeBooks) -> bool:
                 name = books.node.name
                 return name in eligible and self._hosts.lacking(name, ask) is None
 
-            held = asked.contests[owner] = (survey, Contest(survey, self._ledger, admits))
-        survey, contest = held
+            contest = asked.contests[owner] = Contest(survey, self._ledger, admits)
         best = contest.best(skip)
         if best is None:
             return None
