@@ -11,9 +11,8 @@ import pytest
 
 from gpushare.isolation.limits import MIB, GpuLimit
 from tests.native.container import Container
-from tests.native.fakes import FakeGpus, uuid
+from tests.native.fakes import ROOT, FakeGpus, uuid
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "native"
 
 
