@@ -4,7 +4,7 @@ import argparse
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("placement", "inspect", "native")
+BENCHMARKS = ("placement", "extender", "inspect", "native")
 """Modules of this package, in the order in which they run."""
 
 

@@ -19,8 +19,8 @@ MUTATIONS = {
     # the invariant test -> (file, line as it is, line as it must not be)
     "test_no_gpu_is_above_its_units": (
         "policy/fit.py",
-        "if part <= gpu.gpu.units - gpu.used - reserved and core <= gpu.core_free",
-        "if part <= gpu.gpu.units and core <= gpu.core_free",
+        "if part <= gpu.gpu.units - gpu.used - reserved and (not core or core <= gpu.core_free)",
+        "if part <= gpu.gpu.units and (not core or core <= gpu.core_free)",
     ),
     "test_units_held_are_the_sum_over_pods": (
         "model/holding.py",

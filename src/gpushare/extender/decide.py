@@ -27,6 +27,7 @@ from gpushare.extender.wire import Candidates, FilterResult, HostPriority, MetaV
 from gpushare.kube.objects import Pod
 from gpushare.model.owner import Owner
 from gpushare.model.request import Request
+from gpushare.policy import OWNER_BLIND
 from gpushare.policy.fit import NOBODY, why_not
 from gpushare.policy.preempt import helps
 from gpushare.policy.promises import Asker
@@ -213,7 +214,12 @@ class Decider:
 
     def rank_keys(self, request: Request, owner: Owner, names: list[str]) -> dict[str, RankKey]:
         """The rank keys of those of `names` that have room; smallest is best."""
-        at_home = self._state.ledger.nodes_of(owner)
+        ledger = self._state.ledger
+        at_home = {
+            name
+            for name in ledger.nodes_of(owner)
+            if ledger.books(name).node.placement not in OWNER_BLIND
+        }
         if not at_home:
             return self._ranks_of(request, None).keys(names)
         keys = self._ranks_of(request, None).keys(n for n in names if n not in at_home)

@@ -21,3 +21,7 @@ GPU_POLICIES: Final[Mapping[str, Preference]] = {
     "spread": spread.preference,
 }
 """Value of the node label `ack.node.gpu.placement` -> the order in which GPUs are preferred."""
+
+OWNER_BLIND: Final = frozenset({"binpack"})
+"""Policies whose preference does not look at the owner: their answers serve every owner. One that
+is missing here is only slower."""

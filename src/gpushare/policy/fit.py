@@ -60,7 +60,7 @@ def place(
     best = sorted(
         (preference(gpu, owner), gpu.gpu.index)
         for gpu in gpus
-        if part <= gpu.gpu.units - gpu.used - reserved and core <= gpu.core_free
+        if part <= gpu.gpu.units - gpu.used - reserved and (not core or core <= gpu.core_free)
     )
     if len(best) >= count:
         chosen = tuple(sorted(index for _, index in best[:count]))

@@ -9,4 +9,9 @@ from gpushare.model.owner import Owner
 
 
 def preference(gpu: GpuBooks, owner: Owner) -> tuple[int, ...]:
-    return (gpu.pods, gpu.owners.get(owner, 0), gpu.used - gpu.gpu.units, gpu.gpu.index)
+    return (
+        gpu.pods,
+        gpu.owners.get(owner, 0) if gpu.owners else 0,
+        gpu.used - gpu.gpu.units,
+        gpu.gpu.index,
+    )
