@@ -12,6 +12,8 @@ from pathlib import Path
 from gpushare_testcluster import lifecycle
 from gpushare_testcluster.cluster import EXTENDER, Cluster
 from gpushare_testcluster.errors import TestClusterError
+from gpushare_testcluster.node import requirements
+from gpushare_testcluster.node.layout import DEFAULT_NAME
 from gpushare_testcluster.say import Say
 from gpushare_testcluster.state import StateDir, default_dir
 
@@ -54,6 +56,11 @@ def _parser() -> argparse.ArgumentParser:
         "--nodes", type=int, default=0, metavar="N", help="fake nodes, each with 4 GPUs of 15 GiB"
     )
     up.add_argument(
+        "--node",
+        action="store_true",
+        help=f"a real node as well, {DEFAULT_NAME}: kubelet and containerd (needs root)",
+    )
+    up.add_argument(
         "--extender-command",
         metavar="COMMAND",
         default=GPUSHARE_EXTENDER,
@@ -77,6 +84,8 @@ def _up(args: argparse.Namespace, state: StateDir, say: Say) -> int:
             return 0
         say.note(f"Removing what is left of an earlier cluster in {state.path}.")
         lifecycle.take_down(state, say)
+    if args.node:
+        requirements.require(say)  # before the control plane is started for nothing
     start = time.monotonic()
     say.note(f"Starting a Kubernetes control plane in {state.path}")
     cluster = Cluster.start(
@@ -110,6 +119,8 @@ def _furnish(args: argparse.Namespace, cluster: Cluster, say: Say) -> None:
             argv[0] = str(beside)
         with say.step(f"the extender: {argv[0]}"):
             cluster.start_extender(argv)
+    if args.node:
+        cluster.start_node(say=say)
     if args.nodes:
         with say.step(f"{args.nodes} fake nodes with 4 GPUs of 15 GiB"):
             cluster.add_nodes(

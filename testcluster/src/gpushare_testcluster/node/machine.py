@@ -11,28 +11,23 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare_testcluster import binaries, ports
-from gpushare_testcluster import controlplane as cp
 from gpushare_testcluster.errors import TestClusterError
 from gpushare_testcluster.node import cgroups, kubelet, leftovers, namespace, requirements, runtime
 from gpushare_testcluster.node.layout import Facts, Layout
-from gpushare_testcluster.node.runtime import Container
+from gpushare_testcluster.node.plugin import PLUGIN, PluginPart
+from gpushare_testcluster.node.watching import PodPart
 from gpushare_testcluster.say import Say
-from gpushare_testcluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from gpushare_testcluster.cluster import Cluster
-    from gpushare_testcluster.proxy import Proxy
-
-PLUGIN = "device-plugin"
-PLUGIN_ACCOUNT = "gpushare-device-plugin"
 
 
-class Node:
+class Node(PluginPart, PodPart):
     """Get it from `Cluster.start_node` or `Cluster.node`."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -75,11 +70,6 @@ class Node:
     def gpushare_dir(self) -> Path:
         """The node's /var/lib/gpushare."""
         return self._layout.gpushare
-
-    @property
-    def plugin_listen(self) -> str:
-        """127.0.0.1:PORT, kept free for the plugin's metrics (`{listen}`)."""
-        return f"127.0.0.1:{self._facts.plugin_port}"
 
     def kubelet_log(self) -> str:
         return self._cluster.log(kubelet.KUBELET)
@@ -139,7 +129,7 @@ class Node:
             time.sleep(0.01)
         self._processes.stop(namespace.ANCHOR, hard=True)
         cgroups.remove(self._facts.cgroup)
-        shutil.rmtree(self._layout.run)
+        _empty(self._layout.run)
         self._layout.fresh_run()
 
     def power_on(self, *, kubelet: bool = True, wait: bool = True) -> None:
@@ -173,17 +163,16 @@ class Node:
         self._cluster.admin.delete("nodes", self.name)
 
     def reset(self, timeout_s: float = 20) -> None:
-        """Ends the plugin and waits until no container is left; powers on what is off.
+        """Ends the plugin and waits until no container is left; starts what a test has stopped.
 
         Called after the pods have been deleted (`Cluster.reset` does both).
         """
-        self.stop_plugin(hard=True)
-        if not self._processes.running(namespace.ANCHOR):
-            self.power_on(kubelet=False)
-        if not self._processes.running(runtime.CONTAINERD):
-            runtime.start(self._layout, self._processes)
-        if not self._processes.running(kubelet.KUBELET):
-            self.start_kubelet()
+        own = (namespace.ANCHOR, kubelet.KUBELET, runtime.CONTAINERD)
+        for record in self._processes.records():
+            if record.name not in own and namespace.entered(record.argv):
+                self._processes.stop(record.name, hard=True)
+                self._processes.forget(record.name)
+        self._revive()
         deadline = time.monotonic() + timeout_s
         while left := cgroups.pods_in(self._facts.cgroup):
             cgroups.kill(self._facts.cgroup)  # so that nobody waits for a grace period
@@ -193,134 +182,22 @@ class Node:
                     f"{self._processes.log_of(kubelet.KUBELET)}"
                 )
             time.sleep(0.05)
-        for folder in self.cdi_dirs:
-            for file in folder.iterdir():
-                file.unlink()
+        for folder in (*self.cdi_dirs, self.gpushare_dir):
+            _empty(folder)
         kubelet.clean_node(self._cluster.admin, self._facts)
 
-    # -- processes on the node -----------------------------------------------------------------
-
-    def enter(self) -> list[str]:
-        """What to put before a command so that it sees the node's file system."""
-        return namespace.enter(self._layout, self._processes)
-
-    def start_plugin(
-        self,
-        argv: Sequence[str],
-        *,
-        kubeconfig: Path | None = None,
-        via: Proxy | None = None,
-        environ: Mapping[str, str] | None = None,
-        ready: Callable[[], object] | str | None = None,
-        timeout_s: float = 30,
-        name: str = PLUGIN,
-    ) -> float:
-        """Starts a device plugin on the node, where every path is as in production.
-
-        argv: `{kubeconfig}`, `{node}`, `{listen}` (for its metrics) are filled in. kubeconfig: that
-        of the ServiceAccount gpushare-device-plugin in deploy/ if not given; via: through a proxy.
-        ready: a path that answers 200 on `{listen}`, or a function that answers true, waited for.
-        name: of the process and its log, for a second instance. Returns the seconds it took.
-        """
-        config = kubeconfig or self._cluster.kubeconfig_for(PLUGIN_ACCOUNT, via=via)
-        values = {
-            "{kubeconfig}": str(config),
-            "{node}": self.name,
-            "{listen}": self.plugin_listen,
-        }
-        started = time.monotonic()
-        command = [_filled(arg, values) for arg in argv]
-        self._processes.spawn(name, [*self.enter(), *command], environ)
-        if isinstance(ready, str):
-            port, path = self._facts.plugin_port, ready
-            probe: Callable[[], object] = lambda: cp.http_ok("127.0.0.1", port, path)  # noqa: E731
-        else:
-            probe = ready or (lambda: True)
-        cp.wait_ready(self._processes, name, lambda: bool(probe()), timeout_s)
-        return time.monotonic() - started
-
-    def stop_plugin(self, *, hard: bool = False, name: str = PLUGIN) -> None:
-        """Ends the plugin (SIGTERM; `hard`: SIGKILL). Does nothing when none runs."""
-        self._processes.stop(name, hard=hard)
-
-    def restart_plugin(
-        self,
-        *,
-        hard: bool = False,
-        ready: Callable[[], object] | str | None = None,
-        timeout_s: float = 30,
-        name: str = PLUGIN,
-    ) -> float:
-        """Ends the plugin, if it runs, and starts it with the command it had."""
-        record = self._processes.record(name)
-        if record is None:
-            raise TestClusterError(f"{name} was never started on {self.name}")
-        self.stop_plugin(hard=hard, name=name)
-        command = record.argv[record.argv.index("--") + 1 :]  # after what entered the namespace
-        return self.start_plugin(
-            command,
-            kubeconfig=self._cluster.kubeconfig,  # filled in already
-            environ=record.environ,
-            ready=ready,
-            timeout_s=timeout_s,
-            name=name,
-        )
-
-    def plugin_log(self, name: str = PLUGIN) -> str:
-        return self._cluster.log(name)
-
-    def allocatable(self, resource: str) -> int:
-        """What the node's status offers of a resource now."""
-        node = self._cluster.admin.get("nodes", self.name)
-        return int(node["status"].get("allocatable", {}).get(resource, 0))
-
-    def wait_allocatable(self, resource: str, amount: int, timeout_s: float = 20) -> None:
-        """Waits until the node offers exactly so much. Raises TimedOut."""
-        wait_for(
-            lambda: self.allocatable(resource) == amount,
-            timeout_s,
-            f"{self.name} offers {amount} of {resource}",
-        )
-
-    # -- containers ----------------------------------------------------------------------------
-
-    def containers(self) -> list[Container]:
-        """The containers that run now, without the pods' sandboxes."""
-        return runtime.containers(self._layout)
-
-    def container(self, pod: str, container: str = "", *, namespace: str = "default") -> Container:
-        """A running container of a pod (its first by name). Raises TestClusterError."""
-        for found in sorted(self.containers()):
-            if (found.namespace, found.pod) == (namespace, pod) and container in ("", found.name):
-                return found
-        raise TestClusterError(f"no container {container!r} of {namespace}/{pod} runs")
-
-    def env_of(
-        self, pod: str, container: str = "", *, namespace: str = "default"
-    ) -> dict[str, str]:
-        """The environment inside a running container. Raises TestClusterError: none runs."""
-        try:
-            return runtime.environment(self.container(pod, container, namespace=namespace).pid)
-        except OSError as error:
-            raise TestClusterError(f"a container of {namespace}/{pod} ended: {error}") from error
-
-    def ctr(self, *args: str) -> str:
-        """Runs ctr on the kubelet's containers; returns its output."""
-        return runtime.ctr(self._layout, self._processes, *args)
-
-    def add_images(self, *names: str) -> None:
-        """Makes these image names known, each a busybox."""
-        runtime.import_images(self._layout, self._processes, names)
-
-    def wait_running(self, pod: str, *, namespace: str = "default", timeout_s: float = 20) -> Any:
-        """Waits until a pod is Running with all containers ready. Raises TimedOut."""
-
-        def running() -> Any:
-            found = self._cluster.admin.find("pods", pod, namespace=namespace)
-            statuses = (found or {}).get("status", {}).get("containerStatuses") or [{}]
-            return found if all(status.get("ready") for status in statuses) else None
-
-        return wait_for(running, timeout_s, f"pod {namespace}/{pod} running")
+    def _revive(self) -> None:
+        """Brings the node back to life after a test that stopped, paused or deleted it."""
+        for name in (kubelet.KUBELET, runtime.CONTAINERD):
+            self._processes.signal(name, signal.SIGCONT)
+        if not self._processes.running(namespace.ANCHOR):
+            self.power_on(kubelet=False)
+        if not self._processes.running(runtime.CONTAINERD):
+            runtime.start(self._layout, self._processes)
+        if self._cluster.admin.find("nodes", self.name) is None:
+            self.kill_kubelet()  # it makes its Node object only when it starts
+        if not self._processes.running(kubelet.KUBELET):
+            self.start_kubelet()
 
 
 def start_node(
@@ -369,7 +246,10 @@ def start_node(
     return node
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for key, value in values.items():
-        text = text.replace(key, value)
-    return text
+def _empty(folder: Path) -> None:
+    """Removes what is in a folder; the folder itself is mounted into the node."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

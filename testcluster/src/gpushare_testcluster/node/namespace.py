@@ -90,6 +90,11 @@ def enter(layout: Layout, processes: Processes) -> list[str]:
     return [find("nsenter"), f"--mount=/proc/{record.pid}/ns/mnt", f"--wd={layout.root}", "--"]
 
 
+def entered(argv: list[str]) -> bool:
+    """Whether this command line was made with `enter`."""
+    return len(argv) > 1 and argv[1].startswith("--mount=/proc/")
+
+
 def inhabitants(processes: Processes) -> list[int]:
     """The pids of all processes in the namespace (containers have one of their own)."""
     record = processes.record(ANCHOR)
