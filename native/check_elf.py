@@ -23,7 +23,9 @@ class Elf:
             raise SystemExit(f"{path} is no 64-bit little-endian ELF file")
         (offset,) = struct.unpack_from("<Q", self.data, 32)
         size, count = struct.unpack_from("<HH", self.data, 54)
-        headers = [struct.unpack_from("<IIQQQQ", self.data, offset + i * size) for i in range(count)]
+        headers = [
+            struct.unpack_from("<IIQQQQ", self.data, offset + i * size) for i in range(count)
+        ]
         self.loads = [(h[3], h[2], h[5]) for h in headers if h[0] == PT_LOAD]
         self.dynamic = [
             struct.unpack_from("<QQ", self.data, at)
