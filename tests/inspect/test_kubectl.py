@@ -205,8 +205,11 @@ def test_a_login_that_waits_for_somebody_is_passed_on(
 
 
 def test_warnings_that_kubectl_gives_on_the_side_are_not_in_the_way(
-    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+    kubectl: FakeKubectl,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("gpushare.inspect.kubectl.PATIENCE_S", 60)  # a busy machine starts late
     kubectl.answers["/api/v1/nodes"]["said"] = "Warning: deprecated\n"
     kubectl.write()
     assert main([]) == 0
