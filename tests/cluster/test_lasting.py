@@ -118,7 +118,7 @@ def test_a_statefulset_pod_deleted_and_recreated_leaks_nothing(
         }
     )
     uids = set()
-    for _ in range(rounds(few=15, full=100)):
+    for _ in range(5 * rounds(few=3, full=20)):
         uid = wait_for(lambda: _bound_uid(cluster, "web-0", uids), 20, quiet=True)
         uids.add(uid)
         assert sum(extending.used(cluster)["n1"]) in (8, 16)  # the old one may just be leaving

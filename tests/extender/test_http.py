@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import ClientSession, web
@@ -195,7 +195,7 @@ async def test_an_unforeseen_failure_is_a_500_and_the_process_goes_on(
 
 
 async def test_hostile_requests_never_get_a_wrong_yes(
-    app: App, api: FakeCluster, http: Http
+    app: App, api: FakeCluster, http: Http, rounds: Callable[..., int]
 ) -> None:
     standing = [
         pod("a", 8, nodeName="n1", annotations=allocation(0, units=8)),
@@ -208,11 +208,11 @@ async def test_hostile_requests_never_get_a_wrong_yes(
     )
     client = Client("127.0.0.1", int(http.url.rsplit(":", 1)[1]))
     uids = [(p["metadata"]["name"], p["metadata"]["uid"]) for p in (*standing, *waiting)]
-    for sent in requests(7, 3000, ["n1", "n2", "n3"], uids):
+    for sent in requests(7, 400 * rounds(), ["n1", "n2", "n3"], uids):
         check(sent, await client.send(sent), app.extender.state.ledger)
     print(dict(client.statuses))
-    assert client.statuses[200] > 1000
-    assert client.statuses[400] > 300
+    assert client.statuses[200] > 300
+    assert client.statuses[400] > 100
     assert api.bindings == []
     assert app.extender.state.reservations == {}
     assert (await http.get("/healthz"))[0] == 200

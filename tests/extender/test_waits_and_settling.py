@@ -47,11 +47,12 @@ async def test_a_bind_waits_until_a_confusable_pod_is_attested(
 ) -> None:
     n1 = node("n1", [15, 15, 15], **ATTESTS)
     await ready(app, api, n1, standing("one", 8), pod("two", 8, metadata=TWO))
+    binder.deadline_s = 30.0
     bind = asyncio.ensure_future(binder.bind(args("two")))
     await asyncio.sleep(0.1)
     assert api.bindings == []
     api.put_pod(standing("one", 8, attested=True))
-    assert await bind == Bind()
+    assert await asyncio.wait_for(bind, 5) == Bind()  # woken by the event, not by its deadline
 
 
 async def test_at_the_deadline_it_fails_with_one_constant_reason(

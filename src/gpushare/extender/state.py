@@ -232,7 +232,9 @@ class PodHandler:
                 record.node,
                 record.assignment,
             )
-        if state.ledger.put_pod(record) or reservation is not None:
+        news = state.ledger.pod(uid) != record  # attested, say, which changes no books
+        state.ledger.put_pod(record)
+        if news or reservation is not None:
             state.touch()
         if error is not None:
             state.listener.pod_problem(pod, Problem("BadRequest", f"{error.field}: {error}"))
