@@ -143,6 +143,8 @@ def _take_down(state: StateDir, processes: Processes, say: Say, *, keep_logs: bo
             processes.forget(record.name)
     elif existed or not state.strangers():
         state.remove()
+    else:
+        (state.path / "lock").unlink(missing_ok=True)  # ours; the rest of the folder is not
     return existed or bool(killed)
 
 

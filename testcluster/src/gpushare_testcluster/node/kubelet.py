@@ -18,11 +18,17 @@ from gpushare_testcluster.processes import Processes
 from gpushare_testcluster.state import StateDir, write_atomically
 
 KUBELET = "kubelet"
+# Gates that must be off too when another is, or the kubelet ends with a panic.
+_DEPENDENTS = {"ResourceHealthStatus": "ResourceHealthStatusMessage"}
 _PREFIXES_OF_KUBELET = ("kubernetes.io/", "beta.kubernetes.io/", "node.kubernetes.io/")
 
 
 def write_config(state: StateDir, layout: Layout, facts: Facts) -> None:
     """Writes the configuration, a kubeconfig with the node's certificate, and a serving one."""
+    gates = dict(facts.feature_gates)
+    for gate, dependent in _DEPENDENTS.items():
+        if not gates.get(gate, True):
+            gates.setdefault(dependent, False)
     pki = Pki(state.pki)
     pki.issue("kubelet", f"system:node:{facts.name}", groups=("system:nodes",))
     pki.issue("kubelet-server", facts.name, names=(facts.name,), addresses=(facts.address,))
@@ -55,7 +61,7 @@ def write_config(state: StateDir, layout: Layout, facts: Facts) -> None:
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": False,
-        "featureGates": facts.feature_gates,
+        "featureGates": gates,
         "logging": {"verbosity": facts.verbosity},
         **facts.kubelet_config,
     }

@@ -44,11 +44,16 @@ put() {  # $1 appears as $2
     mkdir -p "$2"
     mount --bind "$1" "$2"
 }
+keep() {  # the cluster's folder stays where it is, also if it lies below what was just covered
+    [ "$(stat -c %d:%i . 2>&1)" = "$(stat -c %d:%i "$cluster" 2>&1)" ] && return
+    mkdir -p "$cluster"
+    mount --no-canonicalize --bind . "$cluster"  # "." is still the one from before
+}
 put "$node/run" /run
-[ -d "$cluster" ] || put . "$cluster"  # it was below /run
+keep
 layer /etc
 layer /var/lib
-[ -d "$cluster" ] || put . "$cluster"
+keep
 put "$node/kubelet" /var/lib/kubelet
 put "$node/gpushare" /var/lib/gpushare
 put "$node/etc-cdi" /etc/cdi

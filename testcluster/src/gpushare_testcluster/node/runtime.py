@@ -118,7 +118,11 @@ def start(layout: Layout, processes: Processes, *, timeout_s: float = 30) -> Non
 
 
 def import_images(layout: Layout, processes: Processes, names: Sequence[str] = ()) -> None:
-    """Puts the images into containerd. Raises StartFailed."""
+    """Puts the images into containerd, and all `names` so far. Raises StartFailed."""
+    known = layout.config / "images.json"
+    if known.exists():
+        names = sorted({*json.loads(known.read_bytes()), *names})
+    write_atomically(known, json.dumps(list(names)))
     busybox = static_busybox()
     assert busybox is not None  # required before
     file = layout.run / "images.tar"
