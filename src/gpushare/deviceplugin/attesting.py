@@ -1,0 +1,214 @@
+"""Who really got which ids.
+
+A `Sighting` says that a container of a pod has certain ids. Sources differ in what they know:
+
+* by the pod's UID: the kubelet's checkpoint, the pod's own `allocatedResourcesStatus`, a CDI hook;
+* by name only: PodResources. A pod created again under its name must not be credited with what the
+  earlier one had. So where a name was used twice, the ids have to be of a grant that is younger
+  than the pod (`by_name`).
+
+Attesting a chunk whose ids are taken to be another's exchanges the two (deviceplugin.books). A
+grant that nobody is seen with any more, and whose ids the kubelet lists as free, has ended
+(`release`). A chunk that no source can tell of, an init container that has finished, is presumed to
+have what it is taken to have once its pod runs (`presume`).
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from gpushare.deviceplugin.books import Books, Grant, NodePod, Piece, Place
+from gpushare.deviceplugin.deciding import decide
+from gpushare.deviceplugin.ids import by_gpu
+from gpushare.policy.fit import Refusal
+
+SETTLED_AFTER_NS = 5_000_000_000
+"""After this a pod of the same name that was there before has left the kubelet's lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A container that the kubelet, or a hook, shows with device ids of ours."""
+
+    container: str
+    ids: frozenset[str]
+    uid: str | None = None
+    namespace: str = ""
+    pod: str = ""
+    """Namespace and name count where the UID is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """A chunk that is now known to have its ids."""
+
+    piece: Piece
+    exchanged: Piece | None = None
+    """The chunk it was taken for."""
+    foreign: bool = False
+    """That chunk is of another class: the container may be on a wrong GPU."""
+
+
+def attest(books: Books, sightings: Iterable[Sighting], now_ns: int) -> list[Attested]:
+    """Take in what sources have shown; what that made known. By UID first: names can mislead."""
+    found: list[Attested] = []
+    for sighting in sorted(sightings, key=lambda sighting: sighting.uid is None):
+        pod = books.pods.get(sighting.uid) if sighting.uid else by_name(books, sighting, now_ns)
+        if pod is None:
+            continue
+        target = _target(pod, sighting.container)
+        if target is None:
+            continue
+        attested = _attest(books, *target, sighting.ids)
+        if attested is not None:
+            found.append(attested)
+    books.settle()
+    return found
+
+
+def by_name(books: Books, sighting: Sighting, now_ns: int) -> NodePod | None:
+    """The pod of a sighting without UID, where its name leaves no doubt."""
+    named = [
+        pod
+        for pod in books.pods.values()
+        if pod.facts.record.name == sighting.pod
+        and pod.facts.record.namespace == sighting.namespace
+    ]
+    holder = books.holder(sighting.ids)
+    if holder is None or holder.grant is None:
+        # From before our time; what an earlier pod of the name had is long gone by then.
+        named = [
+            pod
+            for pod in named
+            if pod.facts.admitted or pod.facts.bound_ns < now_ns - SETTLED_AFTER_NS
+        ]
+    elif len(named) > 1 or books.name_was_used(sighting.namespace, sighting.pod):
+        granted = holder.grant.at_ns
+        named = [pod for pod in named if pod.facts.bound_ns < granted]
+    live = [pod for pod in named if pod.live]
+    return max(live, key=lambda pod: pod.since, default=None)
+
+
+def release(books: Books, free: Collection[str], seen: Collection[str], *, complete: bool) -> int:
+    """End the grants whose ids the kubelet lists as free and no source shows; how many.
+
+    complete   the sources would have shown init containers too
+    """
+    free, seen = set(free), set(seen)
+    ended = 0
+    for piece in list(books.pieces()):
+        grant = piece.grant
+        if grant is None or not grant.ids <= free or not grant.ids.isdisjoint(seen):
+            continue
+        if piece.hands_on and piece.attested and books.is_live(piece) and not complete:
+            continue
+        piece.grant = None
+        ended += 1
+    books.settle()
+    return ended
+
+
+def presume(books: Books, before_ns: int) -> list[Attested]:
+    """Take chunks of running pods that no source tells of for what they are taken to be.
+
+    Only grants from before `before_ns` count: sources have had their time.
+    """
+    found: list[Attested] = []
+    for piece in books.pieces():
+        pod = books.pod_of(piece)
+        if pod.live and pod.facts.admitted and not piece.attested:
+            if piece.grant is None and piece.place is None:
+                continue
+            if piece.grant is None or piece.grant.at_ns < before_ns:
+                piece.attested = True
+                found.append(Attested(piece))
+    books.settle()
+    return found
+
+
+def _target(pod: NodePod, container: str) -> tuple[Piece, int] | None:
+    """The piece of a container, and the position of its call."""
+    which = pod.facts.container(container)
+    for piece in pod.pieces:
+        for position, call in enumerate(piece.calls):
+            if which == (call.ask.init, call.ask.index):
+                return piece, position
+    return None
+
+
+def _attest(books: Books, piece: Piece, position: int, ids: frozenset[str]) -> Attested | None:
+    shape = by_gpu(ids, books.index_of, books.unit)
+    if not shape:
+        return None  # of another unit, or of a GPU that is gone
+    place = tuple(sorted(shape))
+    grant = piece.grant
+    if grant is not None and ids <= grant.ids:
+        grant.handed[position] = ids
+        if piece.attested:
+            return None
+        piece.attested = True
+        return Attested(piece)
+    holder = books.holder(ids - grant.ids if grant is not None else ids)
+    if holder is not None and not holder.attested:
+        return _exchanged(books, piece, holder, position, ids, place)
+    if holder is not None:
+        holder.grant = None  # it has ended, and the ids were given out again
+    if grant is not None and piece.attested and position not in grant.handed:
+        grant.add(position, ids)  # a further container of the chunk, from before our time
+        return None
+    return _adopted(books, piece, position, ids, place)
+
+
+def _exchanged(
+    books: Books, piece: Piece, holder: Piece, position: int, ids: frozenset[str], place: Place
+) -> Attested:
+    """`piece` has what `holder` was taken to have."""
+    foreign = holder.cls != piece.cls
+    books.exchange(piece, holder)
+    if foreign:
+        # What one had is no measure for the other.
+        holder.grant = None
+        if holder.units > piece.units or holder.cls.gpus != piece.cls.gpus:
+            holder.place = None
+    if piece.grant is None or not ids <= piece.grant.ids:
+        piece.grant = Grant(piece.grant.at_ns if piece.grant else 0)
+    piece.grant.add(position, ids)
+    piece.place = place
+    piece.attested = True
+    if holder.place is None and books.is_live(holder):
+        _place_anew(books, holder)
+    return Attested(piece, holder, foreign)
+
+
+def _adopted(
+    books: Books, piece: Piece, position: int, ids: frozenset[str], place: Place
+) -> Attested:
+    """`piece` has ids that were not on our books: from before this process."""
+    if piece.attested:
+        piece.grant = None
+    mates = [
+        other
+        for other in books.pieces()
+        if other.cls == piece.cls
+        and other is not piece
+        and other.grant is None
+        and not other.attested
+        and books.is_live(other)
+    ]
+    mates.sort(key=lambda other: other.place != place)
+    exchanged: Piece | None = None
+    if mates and (piece.grant is not None or mates[0].place == place != piece.place):
+        # Its place, and the grant it was taken to have, are another's of its class.
+        exchanged = mates[0]
+        books.exchange(piece, exchanged)
+    piece.grant = Grant(0)
+    piece.grant.add(position, ids)
+    piece.place = place
+    piece.attested = True
+    return Attested(piece, exchanged)
+
+
+def _place_anew(books: Books, piece: Piece) -> None:
+    """A place by policy for a chunk whose own has gone to another."""
+    answer = decide(books, books.pod_of(piece), [piece], None)
+    if not isinstance(answer, Refusal):
+        books.decide(piece, answer[0])

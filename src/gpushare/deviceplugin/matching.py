@@ -1,0 +1,242 @@
+"""For which chunk is this call?
+
+`prefer` answers GetPreferredAllocation: the kubelet gives the ids that are free and how many it
+wants, never for whom. It asks for pods in the order in which they came to the node, or, after its
+own start, in which they were created; so the call is taken to be for the oldest chunk that waits
+for a call of this size, and the answer is ids of the GPU that was decided for it. If it was another
+chunk of that class, attesting will tell (deviceplugin.books).
+
+`allocate` answers Allocate, where the kubelet says which ids it took: those of the last answer, or
+ids of an init container of the pod, about which it does not ask. Anything else is refused rather
+than run on a wrong GPU.
+
+**Ids that should not be free.** The kubelet can list ids as free that a container has: its List of
+pod resources, called by anybody between an allocation's choice of ids and its end, makes it forget
+them (kubernetes/pkg/kubelet/cm/devicemanager/manager.go, UpdateAllocatedDevices). More often they
+are free because their pod has just ended and we do not know yet. So ids on our books are never
+given out; when the rest does not suffice the answer is `Stale`, and whoever called brings the books
+up to date and asks again.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from gpushare.deviceplugin import refusals
+from gpushare.deviceplugin.books import Books, Grant, Piece, Place
+from gpushare.deviceplugin.deciding import decide, room
+from gpushare.deviceplugin.handing_on import continued, position_of, reusable, succeeded
+from gpushare.deviceplugin.ids import by_gpu, slot_of, uuid_of
+from gpushare.deviceplugin.offers import Free, Granted, Offer, Stale, counts, listed, take
+from gpushare.deviceplugin.refusals import Refused
+from gpushare.policy.fit import Refusal
+
+
+@dataclass(slots=True)
+class Matching:
+    """The calls of one kubelet: it makes them one after the other."""
+
+    books: Books
+    last: Offer | None = field(default=None)
+    """The answer that Allocate should follow."""
+
+    def prefer(
+        self, available: Iterable[str], must: Collection[str], size: int, *, current: bool
+    ) -> Offer | Refused | Stale:
+        """Which ids to take.
+
+        available  the ids that are free
+        must       those of the pod's own init containers that have to be among the `size` ids
+        current    the books were brought up to date since the kubelet asked: never Stale
+        """
+        self.last = None
+        free = _free(self.books, available, must)
+        if must:
+            offer = continued(self.books, free, must, size)
+        else:
+            offer = _begun(self.books, free, size, overrule=current)
+        if isinstance(offer, Refused):
+            return offer if current or not offer.curable else Stale(offer)
+        self.last = offer
+        return offer
+
+    def allocate(self, ids: frozenset[str], now_ns: int) -> Granted | Refused:
+        """The kubelet has chosen `ids` for a container; `now_ns` is Unix time."""
+        offer, self.last = self.last, None
+        books = self.books
+        shape = by_gpu(ids, books.index_of, books.unit)
+        if not shape:
+            return refusals.foreign_ids()
+        place = tuple(sorted(shape))
+        if len({len(mine) for mine in shape.values()}) > 1:
+            return refusals.straddle(f"the kubelet chose unequal parts of GPUs {listed(place)}")
+        if offer is not None and offer.ids == ids:
+            taker = _taker(books, offer)
+            if taker is None:
+                return refusals.unknown_pod(len(ids), books.unit)
+            return _granted(taker, offer.position, ids, place, now_ns)
+        holder = books.holder(ids)
+        if holder is not None:
+            piece = reusable(books, holder, ids)
+            if isinstance(piece, Refused):
+                return piece
+            return _granted(piece, position_of(piece, len(ids)), ids, place, now_ns)
+        unasked = _unasked(books, place, len(ids))
+        if unasked is not None:
+            return _granted(unasked, 0, ids, place, now_ns)
+        return refusals.straddle(
+            f"the kubelet chose ids of GPU {listed(place)} that were decided for no pod"
+        )
+
+
+def _free(books: Books, available: Iterable[str], must: Collection[str]) -> Free:
+    """The available ids that nobody has on our books."""
+    index_of, taken = books.index_of, books.granted_ids()
+    free: Free = {}
+    for identifier in available:
+        index = index_of.get(uuid_of(identifier, books.unit) or "")
+        if index is not None and identifier not in taken and identifier not in must:
+            free.setdefault(index, []).append(identifier)
+    for ids in free.values():
+        ids.sort(key=slot_of)
+    return free
+
+
+def _candidates(books: Books, size: int) -> list[tuple[Piece, int]]:
+    """Chunks that wait for a fresh call of `size` units, with its position, likeliest first.
+
+    A pod is allocated as a whole, so a chunk that is half done comes first; then by age.
+    """
+    found: list[tuple[tuple[bool, int, str, int], Piece, int]] = []
+    for pod in books.pods.values():
+        facts = pod.facts
+        if not pod.live or facts.admitted or facts.static or facts.error:
+            continue
+        for piece in pod.pieces:
+            position = piece.next_call
+            if position is None:
+                continue
+            call = piece.calls[position]
+            if call.reused == 0 and call.ask.units == size:
+                age = (piece.grant is None, facts.bound_ns, piece.uid, piece.number)
+                found.append((age, piece, position))
+    return [(piece, position) for _, piece, position in sorted(found, key=lambda entry: entry[0])]
+
+
+def _begun(books: Books, free: Free, size: int, *, overrule: bool) -> Offer | Refused:
+    """A call that names no ids: for the oldest chunk whose place has room.
+
+    With `overrule`, where none of the decided places has room, the oldest chunk gets another place:
+    the one it had is held by somebody who is not on our books, or its GPU has failed.
+    """
+    candidates = _candidates(books, size)
+    for piece, position in candidates:
+        if piece.place is not None:
+            ids = take(free, piece.place, size)
+            if ids is not None:
+                return Offer(piece, position, ids, piece.place)
+        else:
+            offer = _decided(books, piece, position, free)
+            if offer is not None:
+                return offer
+    if overrule:
+        for piece, position in candidates:
+            if piece.place is not None and piece.grant is None:
+                offer = _overruled(books, piece, position, free)
+                if offer is not None:
+                    return offer
+    if candidates:
+        return _no_room(books, candidates[0][0], free, size)
+    for pod in books.pods.values():
+        asked = any(call.ask.units == size for piece in pod.pieces for call in piece.calls)
+        if pod.live and not pod.facts.admitted and pod.facts.error and asked:
+            return refusals.bad_request(pod.facts.error, pod.facts.record.uid)
+    return refusals.unknown_pod(size, books.unit)
+
+
+def _decided(books: Books, piece: Piece, position: int, free: Free) -> Offer | None:
+    """For a chunk that nobody decided: its pod's undecided chunks get places together."""
+    pod = books.pod_of(piece)
+    undecided = [other for other in pod.pieces if other.place is None]
+    answer = decide(books, pod, undecided, counts(free))
+    if isinstance(answer, Refusal):
+        return None
+    for other, place in zip(undecided, answer, strict=True):
+        books.decide(other, place)
+    assert piece.place is not None
+    ids = take(free, piece.place, piece.calls[position].ask.units)
+    return Offer(piece, position, ids, piece.place) if ids is not None else None
+
+
+def _overruled(books: Books, piece: Piece, position: int, free: Free) -> Offer | None:
+    answer = decide(books, books.pod_of(piece), [piece], counts(free))
+    if isinstance(answer, Refusal):
+        return None
+    ids = take(free, answer[0], piece.calls[position].ask.units)
+    if ids is None:
+        return None
+    books.decide(piece, answer[0])
+    return Offer(piece, position, ids, answer[0])
+
+
+def _no_room(books: Books, piece: Piece, free: Free, size: int) -> Refused:
+    if not books.node.mode.shares_memory:
+        return refusals.not_sharing(books.node.mode)
+    largest = max(room(books, [piece], counts(free)).values(), default=0)
+    return refusals.no_room(size, books.unit, largest, piece.cls.gpus, piece.uid)
+
+
+def _taker(books: Books, offer: Offer) -> Piece | None:
+    """The chunk an offer is taken for, now that the kubelet has followed it.
+
+    Since it was made, its chunk may have left or have been attested to hold other ids. Then the
+    call was somebody's of the same class, who gets the place.
+    """
+    piece = offer.piece
+    pod = books.pods.get(piece.uid)
+    if offer.position > 0 and piece.grant is not None:
+        return succeeded(books, piece)
+    same = piece.next_call == offer.position or offer.position > 0
+    if pod is not None and pod.live and piece.place == offer.place and same:
+        return piece
+    for other, position in _candidates(books, piece.calls[offer.position].ask.units):
+        if other.cls == piece.cls and position == offer.position:
+            displaced = next(
+                (p for p in books.pieces() if p.place == offer.place and _waits(books, p, other)),
+                None,
+            )
+            if displaced is not None:
+                books.exchange(displaced, other)
+            other.place = offer.place
+            return other
+    return None
+
+
+def _waits(books: Books, piece: Piece, other: Piece) -> bool:
+    return piece.cls == other.cls and piece.grant is None and books.is_live(piece)
+
+
+def _unasked(books: Books, place: Place, size: int) -> Piece | None:
+    """The chunk for ids that the kubelet chose by itself, where they are what was decided."""
+    for piece, position in _candidates(books, size):
+        if position == 0 and piece.place == place:
+            return piece
+    for piece, position in _candidates(books, size):
+        if position == 0 and piece.place is None and piece.cls.gpus == len(place):
+            free = dict.fromkeys(place, size // len(place))
+            if not isinstance(decide(books, books.pod_of(piece), [piece], free), Refusal):
+                books.decide(piece, place)
+                return piece
+    return None
+
+
+def _granted(
+    piece: Piece,
+    position: int,
+    ids: frozenset[str],
+    place: Place,
+    now_ns: int,
+) -> Granted:
+    if piece.grant is None:
+        piece.grant = Grant(now_ns)
+    piece.grant.add(position, ids)
+    return Granted(piece, position, ids, place)
