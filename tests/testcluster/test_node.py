@@ -152,6 +152,22 @@ def test_reset_brings_back_a_node_that_was_off_or_deleted(clean_node):
     node.wait_running("q")
 
 
+def test_a_reset_of_many_pods_starts_the_node_anew_with_its_images(clean_node):
+    cluster, node = clean_node, clean_node.node
+    node.add_images("example.com/own:1")
+    for i in range(10):
+        cluster.admin.create(pod(f"p{i}"))
+    wait_for(lambda: len(node.containers()) == 10, 30, "ten containers")
+    (node.device_plugin_dir / "left").touch()
+    (node.gpushare_dir / "left").mkdir()
+    cluster.reset()
+    assert node.containers() == []
+    assert not (node.device_plugin_dir / "left").exists()
+    assert list(node.gpushare_dir.iterdir()) == []
+    cluster.admin.create(pod("own", image="example.com/own:1", command=["sleep", "60"]))
+    node.wait_running("own")
+
+
 def machine():
     """What a node must leave as it was: mounts, sysctls, cgroups, the fixed paths."""
     cgroups = [

@@ -116,6 +116,8 @@ class Cluster:
         """
         self.play_kubelet(False)
         real = self.state.real_nodes()
+        if real:
+            self.node.before_reset()
         resetting.reset(self.admin, keep_nodes=real)
         if real:
             self.node.reset()
