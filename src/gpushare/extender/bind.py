@@ -108,10 +108,10 @@ class Binder:
         standing = self.state.standing(pod.uid)
         if standing is not None:
             return await self._again(pod, args.node, standing, end)
-        if pod.request is None:
-            return await self._plain(pod, args.node, end)
         if args.node not in self.state.ledger:
             return Bind(f"node {args.node} is not known to gpushare", "no-node")
+        if pod.request is None:
+            return await self._plain(pod, args.node, end)
         refused = await self._waits.passed(args.node, pod.uid, pod.request, end - WRITE_S)
         if refused:
             return Bind(refused, "class-wait")

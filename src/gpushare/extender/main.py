@@ -149,7 +149,11 @@ async def run(options: Options) -> int:
     async with connection:
         app = App.build(connection, options)
         runner = web.AppRunner(
-            application(app.extender), access_log=None, shutdown_timeout=options.bind_deadline_s
+            application(app.extender),
+            access_log=None,
+            shutdown_timeout=options.bind_deadline_s,
+            # The scheduler compresses nothing, and a little compressed is a lot to unpack.
+            auto_decompress=False,
         )
         await runner.setup()
         try:
