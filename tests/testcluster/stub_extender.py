@@ -22,7 +22,7 @@ TLS = ssl.create_default_context(
 
 async def filter_(request: web.Request) -> web.Response:
     names = (await request.json())["NodeNames"]
-    print("filter", names, flush=True)
+    print("filter", json.dumps(names), flush=True)
     return web.json_response({"NodeNames": names})
 
 
