@@ -299,10 +299,11 @@ def asks(pod: Any) -> bool:
     for kind in ("containers", "initContainers"):
         for container in pod.get("spec", {}).get(kind) or ():
             resources = container.get("resources") or {}
-            for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
-                for resource in (GPU_MEM, GPU_CORE):
-                    if resource in amounts and amount(amounts[resource]) != 0:
-                        return True
+            for resource in (GPU_MEM, GPU_CORE):
+                # Limits count where they are given: the API server takes no other requests.
+                amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+                if resource in amounts and amount(amounts[resource]) != 0:
+                    return True
     return False
 
 
