@@ -14,9 +14,9 @@ matching    GetPreferredAllocation and Allocate: for which chunk is this call?
 deciding    a GPU, by the node's policy, for a pod that nobody decided
 attesting   who really got which ids
 publishing  what pods' and the node's annotations have to say
-offering    the devices the kubelet is told of
-answering   what a container gets: its environment
+offers      ids for a chunk, on the GPUs of its place
+handing_on  the ids an init container hands on
+refusals    why a container gets none, in words
 
-The process: options, main, app (the wiring), service (gRPC), registering, sources (of attestation),
-attestor, publisher, node_writer, metrics, http.
+The process around it (gRPC, registration, sources of attestation) is not written yet.
 """

@@ -3,7 +3,10 @@
 binpack, spread  which GPU of a node: an order of preference each
 fit              whether and where a request fits on a node, or why not
 rank             which node of those that fit
-survey           the answers of many nodes to one question, kept current
+survey           the best of all nodes for one question, kept current (the simulator)
+verdicts         all nodes' answers to one question, kept current (the extender)
+promises         nominated pods count on their node
+preempt          whether evicting would make room on a GPU
 
 **Adding a GPU policy**: write a module with `preference` like binpack's, and name it here.
 """

@@ -4,7 +4,7 @@ A question is a request and its owner. Placing a pod changes one node, so an ans
 stamp of the node's books and asked for again only when the stamp has moved: a placement costs the
 nodes that changed since the question was last asked, not the size of the cluster.
 
-`Survey` answers node by node, as a scheduler extender is asked. `Contest` also knows the best node
+`Survey` answers node by node. `Contest` knows the best node
 of all, in a heap whose outdated entries are dropped as they surface.
 """
 
