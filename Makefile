@@ -9,7 +9,8 @@
 #   make cluster      a real Kubernetes on loopback, with the extender (make cluster-down ends it)
 
 .DEFAULT_GOAL := help
-ROUNDS ?= 3
+# How often repeated tests repeat: nothing (each test's own few), a number, or full.
+ROUNDS ?=
 PYTEST ?= .venv/bin/pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 

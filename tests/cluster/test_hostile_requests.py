@@ -493,7 +493,7 @@ def test_fuzz(target: Target, rounds: Callable[..., int]) -> None:
     """Changed in structure or in bytes: seeded, so that a failure comes again."""
     dice = random.Random(SEED)
     judge, makers, statuses = Judge(target), bodies(target), Counter[tuple[str, int]]()
-    count = rounds(few=1500, full=20_000)
+    count = 500 * rounds(few=3, full=40)
     settled_mib = 0.0
     for number in range(count):
         verb = dice.choice(list(makers))
