@@ -45,6 +45,8 @@ class KubeletModel:
     healthy: set[str] = field(default_factory=set)
     pod_devices: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     """Pod UID -> container -> ids; what the checkpoint holds."""
+    checkpoint: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """The same as last written: after an allocation, not when pods leave."""
     allocated: set[str] = field(default_factory=set)
     reuse: dict[str, set[str]] = field(default_factory=dict)
     interrupt: Callable[[], None] = lambda: None
@@ -62,6 +64,7 @@ class KubeletModel:
 
     def restart(self) -> None:
         """What a new kubelet process reads from the checkpoint."""
+        self.pod_devices = {uid: dict(pod) for uid, pod in self.checkpoint.items()}
         self.allocated = self._held()
         self.reuse = {}
 
@@ -102,6 +105,7 @@ class KubeletModel:
         plugin.allocate(self._shuffled(chosen))
         self.interrupt()
         self.pod_devices.setdefault(uid, {})[container.name] = chosen
+        self.checkpoint = {uid: dict(pod) for uid, pod in self.pod_devices.items()}
 
     def _choose(self, chosen: set[str], of: set[str], needed: int) -> None:
         for identifier in self._shuffled(of - chosen):

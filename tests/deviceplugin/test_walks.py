@@ -17,7 +17,8 @@ from tests.deviceplugin.world import SECOND, World
 # INIT_ONLY: of a finished init container only the checkpoint and a hook tell.
 EVERY_SOURCE = frozenset({"checkpoint", "podresources", "status"})
 STEPS = 250
-SEEDS = 12
+SEEDS = [*range(12), 34, 162]
+"""The last two once showed ghosts that were let go too early."""
 
 
 class Walk:
@@ -119,7 +120,7 @@ class Walk:
                 self.world.see()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "sources",
     [
@@ -136,7 +137,7 @@ def test_pods_get_what_was_decided(seed: int, sources: frozenset[str]) -> None:
     assert not world.overruled
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_undecided_pods_among_them_are_placed_and_attributed(seed: int) -> None:
     Walk(seed, bypass=0.5).run()
 

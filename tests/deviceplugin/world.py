@@ -20,7 +20,7 @@ from gpushare.contract import names
 from gpushare.contract.allocation import decode_allocation, decode_corrections
 from gpushare.contract.names import Mode
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin.attesting import Sighting, attest, presume, release
+from gpushare.deviceplugin.attesting import Round, Sighting, attest, presume, release
 from gpushare.deviceplugin.books import Books
 from gpushare.deviceplugin.ids import by_gpu, device_ids
 from gpushare.deviceplugin.matching import Matching
@@ -224,8 +224,7 @@ class World:
     def restart_kubelet(self) -> None:
         """A new kubelet admits in order of creation, all that is there."""
         self.kubelet.restart()
-        waiting = set(self.queue)
-        self.queue = sorted(waiting, key=lambda uid: self.random.random())
+        self.random.shuffle(self.queue)
 
     # the plugin, as the kubelet calls it
 
@@ -250,7 +249,13 @@ class World:
         self.books.decisions.clear()
 
     def allocate(self, ids: list[str]) -> None:
-        answer = self.matching.allocate(frozenset(ids), self.now)
+        self.now += 1000
+        answer = self.matching.allocate(frozenset(ids), self.now, current=False)
+        if isinstance(answer, Stale):
+            for uid in list(self.pods):
+                self._see(uid)
+            self.unseen = []
+            answer = self.matching.allocate(frozenset(ids), self.now, current=True)
         if isinstance(answer, Refused):
             raise PluginError(str(answer))
         assert isinstance(answer, Granted)
@@ -288,27 +293,31 @@ class World:
             self._see(uid)
         self.unseen = []
         self.attest()
-        seen = {i for sighting in self.sightings() for i in sighting.ids}
-        release(self.books, free, seen, complete="checkpoint" in self.sources)
+        release(self.books, free, self.round())
 
-    def sightings(self) -> list[Sighting]:
+    def round(self) -> Round:
+        """Ask every source. Not PodResources while the kubelet is choosing ids, see matching."""
         found: list[Sighting] = []
+        if "checkpoint" in self.sources:
+            for uid, devices in self.kubelet.checkpoint.items():
+                found += [Sighting(name, frozenset(ids), uid=uid) for name, ids in devices.items()]
+        lists = "podresources" in self.sources and self.matching.last is None
+        if lists:
+            self.kubelet.update_allocated()
         for uid, devices in self.kubelet.pod_devices.items():
             pod = self.pods[uid]
             plain = {c.name for c in pod.containers if c.init and not c.sidecar}
             app = {c.name for c in pod.containers if not c.init}
             for name, ids in devices.items():
-                mine = frozenset(ids)
-                if "checkpoint" in self.sources:
-                    found.append(Sighting(name, mine, uid=uid))
-                if "podresources" in self.sources and name not in plain and pod.live:
-                    found.append(Sighting(name, mine, None, "default", pod.record.name))
+                if lists and name not in plain and pod.live:
+                    found.append(Sighting(name, frozenset(ids), None, "default", pod.record.name))
                 if "status" in self.sources and name in app and pod.started and not pod.gone:
-                    found.append(Sighting(name, mine, uid=uid))
-        return found
+                    found.append(Sighting(name, frozenset(ids), uid=uid))
+        complete = "checkpoint" in self.sources
+        return Round(self.now, found, lists or complete, complete)
 
     def attest(self) -> None:
-        for attested in attest(self.books, self.sightings(), self.now):
+        for attested in attest(self.books, self.round()):
             assert not attested.foreign
 
     def publish(self) -> None:
@@ -386,7 +395,7 @@ class World:
                 self.see()
             self.attest()
             self.now += 60 * SECOND
-            presume(self.books, self.now - 10 * SECOND)
+            presume(self.books, self.now)
             self.publish()
         self.note_decisions()
         node, ledger = self.api_node(), self.ledger()

@@ -13,13 +13,19 @@ grant that nobody is seen with any more, and whose ids the kubelet lists as free
 have what it is taken to have once its pod runs (`presume`).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpushare.deviceplugin.books import Books, Grant, NodePod, Piece, Place
 from gpushare.deviceplugin.deciding import decide
 from gpushare.deviceplugin.ids import by_gpu
 from gpushare.policy.fit import Refusal
+
+SHOWN_AFTER_NS = 1_000_000_000
+"""A container is in the kubelet's lists this long after Allocate; seen: 7 to 19 ms."""
+
+PRESUMED_AFTER_NS = 10_000_000_000
+"""What no source has told by then will not be told."""
 
 SETTLED_AFTER_NS = 5_000_000_000
 """After this a pod of the same name that was there before has left the kubelet's lists."""
@@ -48,21 +54,71 @@ class Attested:
     """That chunk is of another class: the container may be on a wrong GPU."""
 
 
-def attest(books: Books, sightings: Iterable[Sighting], now_ns: int) -> list[Attested]:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the sources showed, asked once each."""
+
+    began_ns: int
+    """When the first was asked, Unix ns."""
+    sightings: Sequence[Sighting]
+    listed: bool = True
+    """All containers that run were shown, whosever they are."""
+    complete: bool = False
+    """Init containers that have finished too."""
+
+    def seen(self, books: Books) -> set[str]:
+        """All ids that were shown with anybody who has not left (a checkpoint can be old)."""
+        return {
+            i
+            for sighting in self.sightings
+            if not (sighting.uid and books.has_left(sighting.uid))
+            for i in sighting.ids
+        }
+
+    def would_show(self, piece: Piece, grant: Grant) -> bool:
+        """Whether a grant that anybody has must have been among what was shown."""
+        if not self.listed or grant.at_ns > self.began_ns - SHOWN_AFTER_NS:
+            return False
+        return self.complete or any(not piece.cls.calls[position][2] for position in grant.handed)
+
+
+def attest(books: Books, shown: Round) -> list[Attested]:
     """Take in what sources have shown; what that made known. By UID first: names can mislead."""
     found: list[Attested] = []
-    for sighting in sorted(sightings, key=lambda sighting: sighting.uid is None):
-        pod = books.pods.get(sighting.uid) if sighting.uid else by_name(books, sighting, now_ns)
-        if pod is None:
-            continue
-        target = _target(pod, sighting.container)
-        if target is None:
-            continue
-        attested = _attest(books, *target, sighting.ids)
+    for sighting in sorted(shown.sightings, key=lambda sighting: sighting.uid is None):
+        if sighting.uid:
+            pod = books.pods.get(sighting.uid)
+        else:
+            pod = by_name(books, sighting, shown.began_ns)
+        target = _target(pod, sighting.container) if pod is not None else None
+        attested = _attest(books, *target, sighting.ids) if target is not None else None
         if attested is not None:
             found.append(attested)
-    books.settle()
+    books.deduce()
+    _settle(books, shown)
     return found
+
+
+def _settle(books: Books, shown: Round) -> None:
+    """Let ghosts go whose ids nobody was seen with, or which were seen with them themselves."""
+    seen = shown.seen(books)
+    suspects = {piece.cls for piece in books.pieces() if _may_be_mistaken(books, piece)}
+    for pod in [pod for pod in books.pods.values() if not pod.live]:
+        kept: list[Piece] = []
+        for piece in pod.pieces:
+            grant = piece.grant
+            if piece.attested or grant is None:
+                continue
+            unseen = grant.ids.isdisjoint(seen)
+            old = grant.at_ns < shown.began_ns - PRESUMED_AFTER_NS
+            if unseen and (shown.would_show(piece, grant) or (old and piece.cls not in suspects)):
+                continue
+            kept.append(piece)
+        books.keep(pod, kept)
+
+
+def _may_be_mistaken(books: Books, piece: Piece) -> bool:
+    return not piece.attested and books.is_live(piece)
 
 
 def by_name(books: Books, sighting: Sighting, now_ns: int) -> NodePod | None:
@@ -88,40 +144,31 @@ def by_name(books: Books, sighting: Sighting, now_ns: int) -> NodePod | None:
     return max(live, key=lambda pod: pod.since, default=None)
 
 
-def release(books: Books, free: Collection[str], seen: Collection[str], *, complete: bool) -> int:
-    """End the grants whose ids the kubelet lists as free and no source shows; how many.
-
-    complete   the sources would have shown init containers too
-    """
-    free, seen = set(free), set(seen)
+def release(books: Books, free: Collection[str], shown: Round) -> int:
+    """End the grants whose ids the kubelet lists as free and no source shows; how many."""
+    free, seen = set(free), shown.seen(books)
     ended = 0
     for piece in list(books.pieces()):
         grant = piece.grant
         if grant is None or not grant.ids <= free or not grant.ids.isdisjoint(seen):
             continue
-        if piece.hands_on and piece.attested and books.is_live(piece) and not complete:
-            continue
-        piece.grant = None
-        ended += 1
-    books.settle()
+        told = shown.complete or not (piece.hands_on and piece.attested and books.is_live(piece))
+        if shown.listed and told:
+            piece.grant = None
+            ended += 1
     return ended
 
 
-def presume(books: Books, before_ns: int) -> list[Attested]:
-    """Take chunks of running pods that no source tells of for what they are taken to be.
-
-    Only grants from before `before_ns` count: sources have had their time.
-    """
+def presume(books: Books, now_ns: int) -> list[Attested]:
+    """Take chunks of running pods that no source tells of for what they are taken to be."""
     found: list[Attested] = []
     for piece in books.pieces():
         pod = books.pod_of(piece)
-        if pod.live and pod.facts.admitted and not piece.attested:
-            if piece.grant is None and piece.place is None:
-                continue
-            if piece.grant is None or piece.grant.at_ns < before_ns:
-                piece.attested = True
-                found.append(Attested(piece))
-    books.settle()
+        if not pod.live or not pod.facts.admitted or piece.attested or piece.place is None:
+            continue
+        if piece.grant is None or piece.grant.at_ns < now_ns - PRESUMED_AFTER_NS:
+            piece.attested = True
+            found.append(Attested(piece))
     return found
 
 

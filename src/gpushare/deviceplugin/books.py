@@ -11,7 +11,8 @@ permuted. What pieces have in the end is what was decided, if not for whom.
 
 A pod that leaves with a grant that was never attested stays as a **ghost**: somebody else may have
 its ids, and then it is that one's decided place that has become free, not the ghost's. The ghost
-goes once nobody of its class is left who could be the one (`settle`).
+goes once its ids are seen with somebody, or with nobody (deviceplugin.attesting). A pod that runs
+without a grant must have one that is taken to be another's (`deduce`).
 
 Nothing here does I/O or looks at a clock; times are given in.
 """
@@ -29,8 +30,8 @@ from gpushare.model.holding import Placement, placement_of
 Place = tuple[int, ...]
 """Indexes of GPUs, ascending: one, or as many as the pod's gpu-count says."""
 
-NAMES_KEPT = 10_000
-"""Names of pods remembered; the longest unused are forgotten first."""
+PODS_REMEMBERED = 10_000
+"""So many names, and UIDs of pods that left, are remembered; the oldest are forgotten first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,6 +156,8 @@ class Books:
         self._serial = 0
         self._names: OrderedDict[tuple[str, str], int] = OrderedDict()
         """Namespace and name -> how many pods of that name there have been."""
+        self._left: OrderedDict[str, None] = OrderedDict()
+        """UIDs of pods that have ended or gone."""
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -210,19 +213,21 @@ class Books:
         pod = self.pods.get(uid)
         if pod is None:
             if facts.record.finished:
+                self._note_left(uid)
                 return
             self._serial += 1
             self._note_name(facts)
             pod = NodePod(facts, self._new_pieces(facts), self._serial)
             self.pods[uid] = pod
             return
+        told_anew = facts.record.assignment != pod.facts.record.assignment
         pod.facts = facts
         if facts.record.finished:
             self._leave(pod)
-        elif pod.placement is None and all(piece.grant is None for piece in pod.pieces):
+        elif told_anew and all(p.place is None and p.grant is None for p in pod.pieces):
             # Somebody has decided after all.
             for piece, fresh in zip(pod.pieces, self._new_pieces(facts), strict=True):
-                piece.place = piece.place or fresh.place
+                piece.place = fresh.place
 
     def remove(self, uid: str) -> None:
         """A pod's object is gone."""
@@ -230,6 +235,7 @@ class Books:
         if pod is not None:
             pod.gone = True
             self._leave(pod)
+        self._note_left(uid)
         self._corrections.pop(uid, None)
 
     def _new_pieces(self, facts: PodFacts) -> list[Piece]:
@@ -254,17 +260,25 @@ class Books:
         """Whether more than one pod of that name has been here in this process's time."""
         return self._names.get((namespace, name), 0) > 1
 
+    def has_left(self, uid: str) -> bool:
+        """Whether a pod has ended or gone in this process's time."""
+        return uid in self._left
+
+    def _note_left(self, uid: str) -> None:
+        self._left[uid] = None
+        if len(self._left) > PODS_REMEMBERED:
+            self._left.popitem(last=False)
+
     def _note_name(self, facts: PodFacts) -> None:
         key = (facts.record.namespace, facts.record.name)
         self._names[key] = self._names.pop(key, 0) + 1
-        if len(self._names) > NAMES_KEPT:
+        if len(self._names) > PODS_REMEMBERED:
             self._names.popitem(last=False)
 
     def _leave(self, pod: NodePod) -> None:
         """It no longer holds anything; what it may have been mistaken for stays."""
-        pod.pieces = [p for p in pod.pieces if p.grant is not None and not p.attested]
-        if not pod.pieces:
-            self.pods.pop(pod.facts.record.uid, None)
+        self._note_left(pod.facts.record.uid)
+        self.keep(pod, [p for p in pod.pieces if p.grant is not None and not p.attested])
 
     # -- changes ----------------------------------------------------------------------------------
 
@@ -279,16 +293,26 @@ class Books:
         self.decisions.append(Decision(piece, place, piece.place))
         piece.place = place
 
-    def settle(self) -> None:
-        """Let ghosts go that nobody can have been mistaken for."""
-        suspects = {
-            piece.cls for piece in self.pieces() if not piece.attested and self.is_live(piece)
-        }
-        for pod in [pod for pod in self.pods.values() if not pod.live]:
-            pod.pieces = [
-                piece
-                for piece in pod.pieces
-                if piece.grant is not None and not piece.attested and piece.cls in suspects
-            ]
-            if not pod.pieces:
-                del self.pods[pod.facts.record.uid]
+    def deduce(self) -> None:
+        """A pod that runs has ids; so where none are taken to be its, another's of its class are.
+
+        Of another that does not run, that is: it is then still waiting.
+        """
+        for piece in self.pieces():
+            if piece.attested or piece.grant is not None or not self._runs(piece):
+                continue
+            for other in self.pieces():
+                taken = other.grant is not None and not other.attested
+                if taken and other.cls == piece.cls and not self._runs(other):
+                    self.exchange(piece, other)
+                    break
+
+    def _runs(self, piece: Piece) -> bool:
+        pod = self.pods[piece.uid]
+        return pod.live and pod.facts.admitted
+
+    def keep(self, pod: NodePod, pieces: list[Piece]) -> None:
+        """Of a pod that has left, only `pieces` stay."""
+        pod.pieces = pieces
+        if not pieces:
+            self.pods.pop(pod.facts.record.uid, None)

@@ -19,20 +19,20 @@ from gpushare.policy.fit import Refusal, place
 def room(books: Books, pieces: Sequence[Piece], free: Mapping[int, int] | None) -> dict[int, int]:
     """GPU index -> units that may be given to `pieces`.
 
-    free   GPU index -> ids the kubelet has free; None where it did not say: what nobody holds
+    free   GPU index -> ids the kubelet has free; None where it did not say: what nobody has on the
+           books, be it granted or promised
     """
-    promised = books.promised(but=pieces)
-    if free is None:
-        index_of = books.index_of
-        held: dict[int, int] = {}
-        for identifier in books.granted_ids():
-            index = index_of.get(identifier.partition("::")[0])
-            if index is not None:
-                held[index] = held.get(index, 0) + 1
-        free = {
-            gpu.index: gpu.units - held.get(gpu.index, 0) for gpu in books.node.gpus if gpu.open
-        }
-    return {index: max(0, units - promised.get(index, 0)) for index, units in free.items()}
+    if free is not None:
+        promised = books.promised(but=pieces)
+        return {index: max(0, units - promised.get(index, 0)) for index, units in free.items()}
+    mine = {piece.key for piece in pieces}
+    left = {gpu.index: gpu.units for gpu in books.node.gpus if gpu.open}
+    for piece in books.pieces():
+        if piece.place and not piece.ended and piece.key not in mine:
+            for index in piece.place:
+                if index in left:
+                    left[index] -= piece.units // len(piece.place)
+    return {index: max(0, units) for index, units in left.items()}
 
 
 def decide(

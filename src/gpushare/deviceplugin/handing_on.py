@@ -39,7 +39,7 @@ def continued(books: Books, free: Free, must: Collection[str], size: int) -> Off
             piece.uid,
         )
     ids = frozenset([*must, *free[place[0]][:missing]])
-    return Offer(piece, position_of(piece, size), ids, place)
+    return Offer(piece, position_of(piece, size), ids, place, piece.grant)
 
 
 def reusable(books: Books, holder: Piece, ids: frozenset[str]) -> Piece | Refused:

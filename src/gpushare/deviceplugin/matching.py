@@ -49,6 +49,7 @@ class Matching:
         current    the books were brought up to date since the kubelet asked: never Stale
         """
         self.last = None
+        self.books.deduce()
         free = _free(self.books, available, must)
         if must:
             offer = continued(self.books, free, must, size)
@@ -59,10 +60,23 @@ class Matching:
         self.last = offer
         return offer
 
-    def allocate(self, ids: frozenset[str], now_ns: int) -> Granted | Refused:
-        """The kubelet has chosen `ids` for a container; `now_ns` is Unix time."""
+    def allocate(
+        self, ids: frozenset[str], now_ns: int, *, current: bool
+    ) -> Granted | Refused | Stale:
+        """The kubelet has chosen `ids` for a container; `now_ns` is Unix time.
+
+        current    the list of pods was read since the kubelet asked: never Stale
+        """
         offer, self.last = self.last, None
+        answer = self._allocate(offer, ids, now_ns)
+        if isinstance(answer, Refused) and answer.curable and not current:
+            self.last = offer
+            return Stale(answer)
+        return answer
+
+    def _allocate(self, offer: Offer | None, ids: frozenset[str], now_ns: int) -> Granted | Refused:
         books = self.books
+        books.deduce()
         shape = by_gpu(ids, books.index_of, books.unit)
         if not shape:
             return refusals.foreign_ids()
@@ -133,7 +147,7 @@ def _begun(books: Books, free: Free, size: int, *, overrule: bool) -> Offer | Re
         if piece.place is not None:
             ids = take(free, piece.place, size)
             if ids is not None:
-                return Offer(piece, position, ids, piece.place)
+                return Offer(piece, position, ids, piece.place, piece.grant)
         else:
             offer = _decided(books, piece, position, free)
             if offer is not None:
@@ -192,23 +206,29 @@ def _taker(books: Books, offer: Offer) -> Piece | None:
     call was somebody's of the same class, who gets the place.
     """
     piece = offer.piece
+    if offer.goes_on is not None:
+        for holder in books.pieces():
+            if holder.grant is offer.goes_on:
+                return succeeded(books, holder)
     pod = books.pods.get(piece.uid)
-    if offer.position > 0 and piece.grant is not None:
-        return succeeded(books, piece)
-    same = piece.next_call == offer.position or offer.position > 0
-    if pod is not None and pod.live and piece.place == offer.place and same:
+    same = piece.place == offer.place and piece.next_call == offer.position
+    if same and pod is not None and pod.live:
         return piece
-    for other, position in _candidates(books, piece.calls[offer.position].ask.units):
-        if other.cls == piece.cls and position == offer.position:
-            displaced = next(
-                (p for p in books.pieces() if p.place == offer.place and _waits(books, p, other)),
-                None,
-            )
-            if displaced is not None:
-                books.exchange(displaced, other)
-            other.place = offer.place
+    mates = [
+        other
+        for other, position in _candidates(books, piece.calls[offer.position].ask.units)
+        if other.cls == piece.cls and position == offer.position
+    ]
+    for other in mates:
+        if other.place == offer.place:
             return other
-    return None
+    if not mates:
+        return None
+    displaced = [p for p in books.pieces() if p.place == offer.place and _waits(books, p, piece)]
+    if displaced:
+        books.exchange(displaced[0], mates[0])
+    mates[0].place = offer.place
+    return mates[0]
 
 
 def _waits(books: Books, piece: Piece, other: Piece) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpushare.deviceplugin.books import Piece, Place
+from gpushare.deviceplugin.books import Grant, Piece, Place
 from gpushare.deviceplugin.refusals import Refused
 
 Free = dict[int, list[str]]
@@ -18,6 +18,8 @@ class Offer:
     """Of the call in the piece."""
     ids: frozenset[str]
     place: Place
+    goes_on: Grant | None = None
+    """What the chunk's earlier calls were given."""
 
 
 @dataclass(frozen=True, slots=True)
