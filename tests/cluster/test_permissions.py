@@ -25,7 +25,6 @@ import yaml
 
 from gpushare.contract import names
 from gpushare_testcluster import deploying, wait_for
-from gpushare_testcluster.api import ApiError
 from gpushare_testcluster.errors import TimedOut
 from gpushare_testcluster.pods import pod
 from tests.cluster import extending
@@ -164,27 +163,6 @@ def names_the_node_with_room(scene: Scene) -> None:
     scene.cluster.wait_bound("nudged", timeout_s=scene.patience_s + LATE_S)
 
 
-def may_wake_a_pod_nominated_already(scene: Scene) -> None:
-    """The write by which a pod is woken whose nomination stands: an annotation, and nothing else.
-
-    When the extender needs it depends on what the scheduler does in the same moment, so the write
-    is made here, under the extender's identity.
-    """
-    scene.cluster.admin.create(pod("noted"))
-    extender = scene.cluster.api_as("gpushare-extender")
-
-    def woken() -> bool:
-        try:
-            extender.annotate("pods", "noted", **{names.ANNOTATION_NUDGE: "1"})
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            return False
-        return True
-
-    scene.wait(woken, "the annotation accepted")
-
-
 def tells_why_a_pod_waits(scene: Scene) -> None:
     """Our own Event, with the amounts, beside the scheduler's."""
     node = scene.node("for-event", 4, 4)
@@ -210,7 +188,6 @@ EXTENDER_NEEDS: dict[Rule, Callable[[Scene], None]] = {
     Rule("gpushare-extender", "", "pods", "list"): becomes_ready,
     Rule("gpushare-extender", "", "pods", "watch"): sees_new_pods,
     Rule("gpushare-extender", "", "pods", "get"): binds_before_the_watch_shows,
-    Rule("gpushare-extender", "", "pods", "patch"): may_wake_a_pod_nominated_already,
     Rule("gpushare-extender", "", "pods/status", "patch"): names_the_node_with_room,
     Rule("gpushare-extender", "", "pods/binding", "create"): binds,
     Rule("gpushare-extender", "", "events", "create"): tells_why_a_pod_waits,
@@ -367,8 +344,7 @@ def test_without_the_rule_it_does_not(roles_restored: Cluster, proxy: Proxy, rul
     start(cluster, proxy, "/healthz" if behaviour is becomes_ready else "/readyz")
     with pytest.raises(TimedOut):
         behaviour(Scene(cluster, proxy, patience_s=2.5))
-    if behaviour is not may_wake_a_pod_nominated_already:  # that one is not the process's own
-        assert told(cluster).count(refusal) > already
+    assert told(cluster).count(refusal) > already
     if behaviour in (binds, binds_before_the_watch_shows):
         assert refusal in events(cluster), "the pod's own Event says why"
 

@@ -13,7 +13,7 @@ NODE = "/api/v1/nodes/n1"
 
 
 async def test_pod_annotations_with_preconditions(api: FakeApi, connection: Connection) -> None:
-    api.once("PATCH", POD, answer(200, pod("a", 6)))
+    api.once("PATCH", POD + "/status", answer(200, pod("a", 6)))
     after = await annotate_pod(
         connection, "default", "a", {"x": "1", "y": None}, uid="u-a", resource_version="5"
     )
@@ -36,15 +36,16 @@ async def test_pod_annotations_with_preconditions(api: FakeApi, connection: Conn
 async def test_another_object_or_version_is_a_conflict(
     api: FakeApi, connection: Connection, refusal: Answer
 ) -> None:
-    api.once("PATCH", POD, refusal)
+    api.once("PATCH", POD + "/status", refusal)
     with pytest.raises(Conflict):
         await annotate_pod(connection, "default", "a", {"x": "1"}, uid="other")
 
 
 async def test_an_invalid_patch_is_no_conflict(api: FakeApi, connection: Connection) -> None:
-    api.once("PATCH", POD, refuse(422, "Invalid", "metadata.annotations: too long"))
+    api.once("PATCH", POD + "/status", refuse(422, "Invalid", "metadata.annotations: too long"))
     with pytest.raises(ApiError) as caught:
         await annotate_pod(connection, "default", "a", {"x": "1"}, uid="u-a")
+    assert caught.value.status == 422
     assert not isinstance(caught.value, Conflict)
 
 

@@ -67,13 +67,14 @@ async def annotate_pod(
     resource_version: str | None = None,
     timeout_s: float | None = None,
 ) -> Pod:
-    """Set or remove annotations of a pod; the pod afterwards. Needs `patch` on pods.
+    """Set or remove annotations of a pod; the pod afterwards. Needs `patch` on pods/status.
 
-    Raises: Conflict if the pod has another UID or version, NotFound, and as Connection.request.
+    Through the status subresource, which takes metadata too: whoever nominates pods or reports on
+    them needs no right to change their specs. Raises: Conflict if the pod has another UID or version, NotFound, and as Connection.request.
     """
     return await _patch(
         connection,
-        pod_path(namespace, name),
+        f"{pod_path(namespace, name)}/status",
         {"metadata": _metadata(uid, resource_version, annotations)},
         Pod,
         MERGE_PATCH,
