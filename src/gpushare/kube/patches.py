@@ -70,7 +70,9 @@ async def annotate_pod(
     """Set or remove annotations of a pod; the pod afterwards. Needs `patch` on pods/status.
 
     Through the status subresource, which takes metadata too: whoever nominates pods or reports on
-    them needs no right to change their specs. Raises: Conflict if the pod has another UID or version, NotFound, and as Connection.request.
+    them needs no right to change their specs.
+
+    Raises: Conflict if the pod has another UID or version, NotFound, and as Connection.request.
     """
     return await _patch(
         connection,
