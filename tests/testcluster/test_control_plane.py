@@ -57,8 +57,10 @@ def test_the_extender_may_do_what_deploy_says_and_nothing_else(clean_cluster):
     cluster.admin.create(pod("p1", gpu_mem=4))
     api = cluster.api_as("gpushare-extender")
     assert [node["metadata"]["name"] for node in api.list("nodes")] == ["n1"]
-    api.annotate("pods", "p1", **{"gpushare.dev/nudge": "1"})
+    nudge = {"metadata": {"annotations": {"gpushare.dev/nudge": "1"}}}
+    api.patch("pods", "p1", nudge, subresource="status")
     for forbidden in (
+        lambda: api.patch("pods", "p1", nudge),
         lambda: api.delete("pods", "p1"),
         lambda: api.label("nodes", "n1", x="y"),
         lambda: api.list("secrets"),
