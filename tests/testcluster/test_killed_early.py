@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,12 +48,24 @@ def environ(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def start(argv: list[str], environ: dict[str, str], tmp_path: Path) -> subprocess.Popen[str]:
+@contextmanager
+def start(
+    argv: list[str], environ: dict[str, str], tmp_path: Path
+) -> Iterator[subprocess.Popen[str]]:
     starter = subprocess.Popen(
-        [*argv, str(tmp_path / "c")], env=environ, stderr=subprocess.PIPE, text=True
+        [*argv, str(tmp_path / "c")],
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As in a terminal, also where whoever runs the tests in the background ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    wait_for((tmp_path / "building").exists, 20, "building")
-    return starter
+    try:
+        wait_for((tmp_path / "building").exists, 20, "building")
+        yield starter
+    finally:
+        starter.kill()
+        starter.wait()
 
 
 def marked_there(tmp_path: Path) -> list[object]:
