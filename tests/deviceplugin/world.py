@@ -20,14 +20,14 @@ from gpushare.contract import names
 from gpushare.contract.allocation import decode_allocation, decode_corrections
 from gpushare.contract.names import Mode
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin.attesting import Round, Sighting, attest, presume, release
-from gpushare.deviceplugin.books import Books
-from gpushare.deviceplugin.ids import by_gpu, device_ids
-from gpushare.deviceplugin.matching import Matching
-from gpushare.deviceplugin.offers import Granted, Offer, Stale
-from gpushare.deviceplugin.pods import PodFacts
-from gpushare.deviceplugin.publishing import Corrections, pod_patches
-from gpushare.deviceplugin.refusals import Refused
+from gpushare.deviceplugin.core.attesting import Round, Sighting, attest, presume, release
+from gpushare.deviceplugin.core.books import Books
+from gpushare.deviceplugin.core.ids import by_gpu, device_ids
+from gpushare.deviceplugin.core.matching import Matching
+from gpushare.deviceplugin.core.offers import Granted, Offer, Stale
+from gpushare.deviceplugin.core.pods import PodFacts
+from gpushare.deviceplugin.core.publishing import Corrections, pod_patches
+from gpushare.deviceplugin.core.refusals import Refused
 from gpushare.model.calls import calls_of, classes_of, confusable
 from gpushare.model.gpus import Assignment, Gpu, Node
 from gpushare.model.holding import Placement, placement_of

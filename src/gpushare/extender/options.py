@@ -10,6 +10,7 @@ from gpushare.contract.names import EXTENDER_PORT
 from gpushare.contract.units import Unit
 from gpushare.extender.bind import DEADLINE_S
 from gpushare.policy.rank import DEFAULT_NODE_RANKING, NODE_RANKINGS
+from gpushare.view.address import listen_address
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def parse(argv: Sequence[str], prog: str = "gpushare extender") -> Options:
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig; default its current")
     parser.add_argument(
         "--listen",
-        type=_address,
+        type=listen_address(EXTENDER_PORT),
         default=("127.0.0.1", EXTENDER_PORT),
         metavar="ADDRESS:PORT",
         help="where kube-scheduler asks; whoever reaches it can bind pods, so keep it on loopback "
@@ -105,13 +106,6 @@ def parse(argv: Sequence[str], prog: str = "gpushare extender") -> Options:
         log_level=given.log_level,
         log_format=given.log_format,
     )
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 127.0.0.1:{EXTENDER_PORT}")
-    return host.strip("[]"), int(port)
 
 
 def _seconds(text: str) -> float:

@@ -9,7 +9,7 @@ for.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpushare.deviceplugin.books import Books, NodePod, Piece, Place
+from gpushare.deviceplugin.core.books import Books, NodePod, Piece, Place
 from gpushare.model.gpus import GpuBooks, NodeBooks
 from gpushare.model.owner import Owner
 from gpushare.model.request import Request

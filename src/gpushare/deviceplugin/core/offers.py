@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from gpushare.deviceplugin.books import Grant, Piece, Place
-from gpushare.deviceplugin.refusals import Refused
+from gpushare.deviceplugin.core.books import Grant, Piece, Place
+from gpushare.deviceplugin.core.refusals import Refused
 
 Free = dict[int, list[str]]
 """GPU index -> ids that may be given out, by slot."""

@@ -11,7 +11,7 @@ permuted. What pieces have in the end is what was decided, if not for whom.
 
 A pod that leaves with a grant that was never attested stays as a **ghost**: somebody else may have
 its ids, and then it is that one's decided place that has become free, not the ghost's. The ghost
-goes once its ids are seen with somebody, or with nobody (deviceplugin.attesting). A pod that runs
+goes once its ids are seen with somebody, or with nobody (core.attesting). A pod that runs
 without a grant must have one that is taken to be another's (`deduce`).
 
 Nothing here does I/O or looks at a clock; times are given in.
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin.pods import PodFacts
+from gpushare.deviceplugin.core.pods import PodFacts
 from gpushare.model.calls import Call, CallClass, calls_of, classes_of
 from gpushare.model.gpus import Assignment, Node
 from gpushare.model.holding import Placement, placement_of

@@ -7,12 +7,12 @@ for, it is another one that had the same calls so far.
 
 from collections.abc import Collection
 
-from gpushare.deviceplugin import refusals
-from gpushare.deviceplugin.books import Books, Piece, Place
-from gpushare.deviceplugin.deciding import room
-from gpushare.deviceplugin.ids import by_gpu
-from gpushare.deviceplugin.offers import Free, Offer, counts, listed
-from gpushare.deviceplugin.refusals import Refused
+from gpushare.deviceplugin.core import refusals
+from gpushare.deviceplugin.core.books import Books, Piece, Place
+from gpushare.deviceplugin.core.deciding import room
+from gpushare.deviceplugin.core.ids import by_gpu
+from gpushare.deviceplugin.core.offers import Free, Offer, counts, listed
+from gpushare.deviceplugin.core.refusals import Refused
 
 
 def continued(books: Books, free: Free, must: Collection[str], size: int) -> Offer | Refused:

@@ -7,7 +7,7 @@ A `Sighting` says that a container of a pod has certain ids. Sources differ in w
   earlier one had. So where a name was used twice, the ids have to be of a grant that is younger
   than the pod (`by_name`).
 
-Attesting a chunk whose ids are taken to be another's exchanges the two (deviceplugin.books). A
+Attesting a chunk whose ids are taken to be another's exchanges the two (core.books). A
 grant that nobody is seen with any more, and whose ids the kubelet lists as free, has ended
 (`release`). A chunk that no source can tell of, an init container that has finished, is presumed to
 have what it is taken to have once its pod runs (`presume`).
@@ -16,9 +16,9 @@ have what it is taken to have once its pod runs (`presume`).
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpushare.deviceplugin.books import Books, Grant, NodePod, Piece, Place
-from gpushare.deviceplugin.deciding import decide
-from gpushare.deviceplugin.ids import by_gpu
+from gpushare.deviceplugin.core.books import Books, Grant, NodePod, Piece, Place
+from gpushare.deviceplugin.core.deciding import decide
+from gpushare.deviceplugin.core.ids import by_gpu
 from gpushare.policy.fit import Refusal
 
 SHOWN_AFTER_NS = 1_000_000_000

@@ -19,7 +19,7 @@ from gpushare.contract.allocation import (
     binding_annotations,
     encode_corrections,
 )
-from gpushare.deviceplugin.books import Books, NodePod
+from gpushare.deviceplugin.core.books import Books, NodePod
 from gpushare.model.gpus import Assignment
 from gpushare.model.holding import Placement, gpu_units, holding_of_gone, placement_of
 from gpushare.model.owner import Owner

@@ -4,7 +4,7 @@
 wants, never for whom. It asks for pods in the order in which they came to the node, or, after its
 own start, in which they were created; so the call is taken to be for the oldest chunk that waits
 for a call of this size, and the answer is ids of the GPU that was decided for it. If it was another
-chunk of that class, attesting will tell (deviceplugin.books).
+chunk of that class, attesting will tell (core.books).
 
 `allocate` answers Allocate, where the kubelet says which ids it took: those of the last answer, or
 ids of an init container of the pod, about which it does not ask. Anything else is refused rather
@@ -21,13 +21,13 @@ up to date and asks again.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from gpushare.deviceplugin import refusals
-from gpushare.deviceplugin.books import Books, Grant, Piece, Place
-from gpushare.deviceplugin.deciding import decide, room
-from gpushare.deviceplugin.handing_on import continued, position_of, reusable, succeeded
-from gpushare.deviceplugin.ids import by_gpu, slot_of, uuid_of
-from gpushare.deviceplugin.offers import Free, Granted, Offer, Stale, counts, listed, take
-from gpushare.deviceplugin.refusals import Refused
+from gpushare.deviceplugin.core import refusals
+from gpushare.deviceplugin.core.books import Books, Grant, Piece, Place
+from gpushare.deviceplugin.core.deciding import decide, room
+from gpushare.deviceplugin.core.handing_on import continued, position_of, reusable, succeeded
+from gpushare.deviceplugin.core.ids import by_gpu, slot_of, uuid_of
+from gpushare.deviceplugin.core.offers import Free, Granted, Offer, Stale, counts, listed, take
+from gpushare.deviceplugin.core.refusals import Refused
 from gpushare.policy.fit import Refusal
 
 

@@ -1,0 +1,59 @@
+"""The devices the kubelet is told of: one for each unit of each GPU.
+
+Only the free ids of a GPU that has failed or is cordoned are unhealthy. Those that pods hold follow
+when they are released: otherwise the node's sum would fall below what is requested, and healthy
+GPUs would lose the room they have.
+"""
+
+from dataclasses import dataclass
+
+from gpushare.contract.names import Mode
+from gpushare.deviceplugin.core.books import Books
+from gpushare.deviceplugin.core.ids import device_ids
+from gpushare.model.gpus import Node
+from gpushare.node.api import deviceplugin_pb2 as api
+from gpushare.node.kubelet import MESSAGE_LIMIT
+
+OFFERED_MODES = frozenset({Mode.SHARE, Mode.CGPU})
+"""Modes whose promise is kept here; the others that share memory also promise compute shares."""
+
+
+class TooManyUnits(Exception):
+    """The kubelet would not take the list of devices; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """What the list of devices depends on."""
+
+    gpus: tuple[tuple[str, int, bool], ...]
+    """(UUID, units, whether it takes anything new)."""
+    held: frozenset[str]
+    """Ids that pods hold on GPUs that take nothing new."""
+
+
+def advertised(books: Books, *, offering: bool) -> Advertised:
+    """As the books stand; nothing where the node does not offer GPU memory."""
+    if not offering:
+        return Advertised((), frozenset())
+    gpus = tuple((gpu.uuid or "", gpu.units, gpu.open) for gpu in books.node.gpus)
+    if all(is_open for _, _, is_open in gpus):
+        return Advertised(gpus, frozenset())
+    return Advertised(gpus, frozenset(books.granted_ids()))
+
+
+def device_list(what: Advertised, node: Node) -> api.ListAndWatchResponse:
+    """The message for the kubelet. Raises TooManyUnits."""
+    response = api.ListAndWatchResponse(
+        devices=[
+            api.Device(ID=i, health="Healthy" if is_open or i in what.held else "Unhealthy")
+            for uuid, units, is_open in what.gpus
+            for i in device_ids(uuid, node.unit, units)
+        ]
+    )
+    if response.ByteSize() > MESSAGE_LIMIT:
+        raise TooManyUnits(
+            f"{len(response.devices)} units of {node.unit} are {response.ByteSize()} bytes in one "
+            f"message, and the kubelet takes {MESSAGE_LIMIT}: use units of 1 GiB on this node"
+        )
+    return response

@@ -1,0 +1,114 @@
+"""Looks up who really got which ids, soon after they were handed out, until nobody is in doubt.
+
+    Allocate ──► a moment later: ask the sources ──► attest ──► publish
+                     ▲                                  │
+                     └── again, with growing pauses, while anybody is in doubt
+
+The kubelet writes its checkpoint within milliseconds after Allocate. A grant stays in doubt longer
+when its pod has left meanwhile or the kubelet has been killed in the middle.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from gpushare.deviceplugin.core.attesting import Attested, Round, attest, presume, release
+from gpushare.deviceplugin.core.books import Books, Piece
+from gpushare.deviceplugin.counters import Counters
+from gpushare.deviceplugin.sources import Sources
+from gpushare.deviceplugin.state import NodeState
+
+log = logging.getLogger(__name__)
+
+SHOWN_AFTER_S: Final = 0.02
+"""When the kubelet is first asked after Allocate was answered."""
+MAX_PAUSE_S: Final = 1.0
+REST_S: Final = 10.0
+"""Between two looks when nobody is in doubt."""
+CHOOSING_S: Final = 2.0
+"""So long after a preferred allocation the kubelet may still be at it."""
+
+
+@dataclass
+class Attester:
+    """Attests what `state` has handed out. `run` must be running."""
+
+    state: NodeState
+    sources: Sources
+    counters: Counters
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _offered_at: float = float("-inf")
+    """When ids were last offered that the kubelet has not taken yet."""
+
+    def offered(self) -> None:
+        """The kubelet was told which ids to take: it is choosing."""
+        self._offered_at = time.monotonic()
+
+    def handed_out(self) -> None:
+        """Ids were handed out: look soon."""
+        self._offered_at = float("-inf")
+        self._wanted.set()
+
+    async def run(self) -> NoReturn:
+        """Attest, until cancelled."""
+        pause_s = SHOWN_AFTER_S
+        while True:
+            in_doubt = self.state.books is not None and self.state.books.waiting()
+            with contextlib.suppress(TimeoutError):
+                if in_doubt and pause_s > SHOWN_AFTER_S:
+                    await asyncio.wait_for(self._wanted.wait(), pause_s)
+                elif not in_doubt:
+                    await asyncio.wait_for(self._wanted.wait(), REST_S)
+            if self._wanted.is_set():
+                self._wanted.clear()
+                pause_s = SHOWN_AFTER_S
+            await asyncio.sleep(SHOWN_AFTER_S)
+            await self.look()
+            pause_s = min(MAX_PAUSE_S, 2 * pause_s)
+
+    async def look(self) -> Round | None:
+        """Ask the sources once, and take in what they show."""
+        books = self.state.books
+        if books is None:
+            return None
+        choosing = time.monotonic() < self._offered_at + CHOOSING_S
+        shown = await self.sources.ask(list(self.state.pods.values()), may_list=not choosing)
+        self._note(books, [*attest(books, shown), *presume(books, time.time_ns())])
+        self.state.touch()
+        return shown
+
+    async def settle(self, free: Iterable[str]) -> None:
+        """Bring the books up to date with what the kubelet has; `free` are ids it lists as free."""
+        shown = await self.look()
+        if shown is not None and self.state.books is not None:
+            release(self.state.books, set(free), shown)
+
+    def _note(self, books: Books, found: list[Attested]) -> None:
+        for attested in found:
+            piece, other = attested.piece, attested.exchanged
+            if other is None:
+                log.debug("%s has GPU %s", _named(books, piece), piece.place)
+                continue
+            self.counters.corrections.inc()
+            log.info(
+                "correction: %s has GPU %s, %s takes GPU %s: %s",
+                _named(books, piece),
+                piece.place,
+                _named(books, other),
+                other.place,
+                "they are of different classes, which should not have met here"
+                if attested.foreign
+                else f"the kubelet asked for the same {piece.cls.first} units for both",
+            )
+
+
+def _named(books: Books, piece: Piece) -> str:
+    pod = books.pods.get(piece.uid)
+    if pod is None:
+        return f"a pod that left ({piece.uid})"
+    record = pod.facts.record
+    return f"{record.namespace}/{record.name} ({piece.uid}, chunk {piece.number})"

@@ -1,0 +1,50 @@
+"""Looks after the GPUs in a thread: what is there, what is ill, as soon as it changes."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from gpushare.deviceplugin.announce import Announcer
+from gpushare.deviceplugin.state import NodeState
+from gpushare.node.gpus import FoundGpu, GpuSource, GpusUnavailable
+
+log = logging.getLogger(__name__)
+
+WAIT_S: Final = 5.0
+"""The GPUs are looked at anew at least this often: what no event tells is found by polling."""
+RETRY_S: Final = 10.0
+"""Before a driver that cannot be used is tried again."""
+
+
+@dataclass
+class Hardware:
+    """Tells `state` of the GPUs of `source`. `run` must be running."""
+
+    state: NodeState
+    source: GpuSource
+    announcer: Announcer
+    _known: tuple[FoundGpu, ...] | None = None
+
+    async def run(self) -> NoReturn:
+        """Look, wait for a change, look again, until cancelled."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self.source.look)
+                if found != self._known:
+                    self._tell(found)
+                await asyncio.to_thread(self.source.wait, WAIT_S)
+            except GpusUnavailable as error:
+                self.announcer.not_offering(str(error), self.state)
+                await asyncio.sleep(RETRY_S)
+
+    def _tell(self, found: tuple[FoundGpu, ...]) -> None:
+        before = {gpu.uuid: gpu.problem for gpu in self._known or ()}
+        for gpu in found:
+            was = before.get(gpu.uuid)
+            if gpu.problem and gpu.problem != was:
+                log.warning("GPU %s takes nothing new: %s", gpu.uuid, gpu.problem)
+            elif was and not gpu.problem:
+                log.warning("GPU %s is well again", gpu.uuid)
+        self._known = found
+        self.state.gpus_found(found)

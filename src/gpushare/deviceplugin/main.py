@@ -1,0 +1,214 @@
+"""`gpushare device-plugin`: puts the parts together and runs them until told to stop.
+
+The kubelet is served only once the node, its pods and its GPUs are known and it has been read who
+has which ids; from then on also while the API server is away. A part that fails ends the process
+with status 1; a restart builds everything anew from the API server and the kubelet.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from aiohttp import web
+
+from gpushare.deviceplugin.announce import Announcer
+from gpushare.deviceplugin.attester import Attester
+from gpushare.deviceplugin.counters import Counters
+from gpushare.deviceplugin.hardware import Hardware
+from gpushare.deviceplugin.http import application
+from gpushare.deviceplugin.options import Options, parse
+from gpushare.deviceplugin.publisher import Publisher
+from gpushare.deviceplugin.service import Allocator
+from gpushare.deviceplugin.serving import Serving
+from gpushare.deviceplugin.sources import Sources
+from gpushare.deviceplugin.state import NodeState
+from gpushare.kube.connection import Connection
+from gpushare.kube.errors import ConfigError
+from gpushare.kube.events import Recorder
+from gpushare.kube.objects import Node, Pod
+from gpushare.kube.reflector import Reflector
+from gpushare.kube.resources import NODES, PODS, Selector, checked_name
+from gpushare.node.fake_gpus import FakeGpus
+from gpushare.node.gpus import GpuSource, GpusUnavailable
+from gpushare.node.nvml import NvmlGpus
+from gpushare.view import logs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class App:
+    """The parts of one device plugin."""
+
+    state: NodeState
+    nodes: Reflector[Node]
+    pods: Reflector[Pod]
+    recorder: Recorder
+    announcer: Announcer
+    attester: Attester
+    publisher: Publisher
+    hardware: Hardware
+    serving: Serving
+    counters: Counters
+
+    @classmethod
+    def build(cls, connection: Connection, source: GpuSource, options: Options) -> "App":
+        """All parts, wired; must be called where an event loop runs."""
+        injection = "fake" if options.fake_gpus else "env"
+        state = NodeState(options.node, options.unit, injection)
+        recorder = Recorder(connection, "gpushare-device-plugin", host=options.node)
+        announcer = Announcer(recorder)
+        counters = Counters(lambda: state.books)
+        sources = Sources(options.device_plugins, options.pod_resources, options.attest_by)
+        attester = Attester(state, sources, counters)
+        allocator = Allocator(state, connection, attester, announcer, counters)
+        name = options.node
+        return cls(
+            state,
+            Reflector(
+                connection, NODES, state.node_handler, Selector(fields=f"metadata.name={name}")
+            ),
+            Reflector(
+                connection, PODS, state.pod_handler, Selector(fields=f"spec.nodeName={name}")
+            ),
+            recorder,
+            announcer,
+            attester,
+            Publisher(state, connection),
+            Hardware(state, source, announcer),
+            Serving(options.device_plugins, allocator, counters),
+            counters,
+        )
+
+    def tasks(self) -> dict[str, Coroutine[Any, Any, Any]]:
+        """Name -> what runs for the life of the process."""
+        return {
+            "watch of the node": self.nodes.run(),
+            "watch of its pods": self.pods.run(),
+            "events": self.recorder.run(),
+            "GPUs": self.hardware.run(),
+            "labels": self._labels(),
+            "serving": self._serve(),
+        }
+
+    async def _labels(self) -> NoReturn:
+        """Tell of what is wrong with the node's labels, whenever it changes."""
+        changed = asyncio.Event()
+        self.state.subscribers.append(changed)
+        while True:
+            changed.clear()
+            self.announcer.problems(self.state)
+            await changed.wait()
+
+    async def _serve(self) -> None:
+        """Serve the kubelet, once everything is known that it takes."""
+        changed = asyncio.Event()
+        self.state.subscribers.append(changed)
+        while not self.state.complete:
+            changed.clear()
+            await changed.wait()
+        self.state.subscribers.remove(changed)
+        self.state.begin()
+        await self.attester.look()
+        log.info(
+            "node %s: %d GPUs, %d units of %s, mode %s; %d pods that ask for GPU memory",
+            self.state.name,
+            len(self.state.devices),
+            sum(device.units for device in self.state.devices),
+            self.state.unit,
+            self.state.books.node.mode if self.state.books else "",
+            len(self.state.pods),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.attester.run())
+            group.create_task(self.publisher.run())
+            group.create_task(self.serving.run())
+
+    def not_ready(self) -> str | None:
+        """Why the kubelet is not served."""
+        if self.state.books is None:
+            failed = next((r.last_error for r in (self.nodes, self.pods) if r.last_error), None)
+            return f"the node, its pods and its GPUs are not all known yet{_because(failed)}"
+        return None if self.serving.registered else "not registered with the kubelet"
+
+
+def _because(failed: str | None) -> str:
+    return f": {failed}" if failed else ""
+
+
+def _source(options: Options) -> GpuSource:
+    """The GPUs, real or pretended. Raises GpusUnavailable for a file that cannot be used."""
+    if options.fake_gpus is None:
+        return NvmlGpus()
+    source = FakeGpus(options.fake_gpus)
+    source.look()
+    return source
+
+
+async def run(options: Options) -> int:
+    """Run until SIGTERM or SIGINT; the exit status."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_ in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_, stop.set)
+    try:
+        checked_name(options.node)
+        connection = Connection.open(options.kubeconfig, options.context, component="device-plugin")
+        source = _source(options)
+    except (ConfigError, ValueError, GpusUnavailable) as error:
+        print(f"gpushare device-plugin: {error}", file=sys.stderr)
+        return 2
+    async with connection:
+        app = App.build(connection, source, options)
+        runner = web.AppRunner(application(app.counters, app.not_ready), access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, options.host, options.port).start()
+        except OSError as error:
+            where = f"{options.host}:{options.port}"
+            print(
+                f"gpushare device-plugin: cannot listen on {where}: {error.strerror or error}; "
+                "name another with --listen ADDRESS:PORT",
+                file=sys.stderr,
+            )
+            await runner.cleanup()
+            return 2
+        if options.fake_gpus is not None:
+            log.warning("pretending to have the GPUs of %s: no container gets one", source)
+        tasks = [loop.create_task(what, name=name) for name, what in app.tasks().items()]
+        failed = await _until_stopped(stop, tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+    log.info("stopped")
+    return 1 if failed else 0
+
+
+async def _until_stopped(stop: asyncio.Event, tasks: Sequence["asyncio.Task[Any]"]) -> bool:
+    """Wait for a signal, or for a part to fail; True in the second case."""
+    stopping = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await stopping
+    for task in done - {stopping}:
+        log.critical("%s failed; ending", task.get_name(), exc_info=task.exception())
+    return bool(done - {stopping})
+
+
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
+    """The entry point: the exit status."""
+    options = parse(sys.argv[1:] if argv is None else argv, prog or "gpushare device-plugin")
+    logs.set_up(options.log_level, "json" if options.log_format == "json" else "text")
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    return asyncio.run(run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
