@@ -1,5 +1,12 @@
-"""Talking to the node: its GPUs and its kubelet.
+"""The node below us: its GPUs, its kubelet, its container runtime. No decisions.
 
-nvml  GPUs and their health through NVIDIA's management library
-api   gRPC stubs of the kubelet's device plugin and pod resources APIs, generated (scripts/protos)
+gpus          what a source of GPUs finds, and must do
+nvml          the GPUs as the driver shows them
+fake_gpus     GPUs that only a file says are there
+kubelet       the kubelet's registration socket
+containers    who has which device ids: the shape of what the next two say
+checkpoint    the kubelet's own file of allocations
+podresources  the kubelet's PodResources API
+cdi           the node's CDI specifications, and ours
+api           generated from the kubelet's protobufs (scripts/protos)
 """

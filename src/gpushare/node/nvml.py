@@ -13,10 +13,12 @@ Everything here blocks, and belongs to one thread at a time.
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pynvml as nvml  # type: ignore[import-untyped]
+
+from gpushare.node.gpus import GONE, SILENT, FoundGpu, GpuSource, GpusUnavailable, xid_problem
 
 _MIB: Final = 1 << 20
 
@@ -24,26 +26,11 @@ _APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Xids that an application's own fault brings about; the GPU is well (NVIDIA's Xid catalogue)."""
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(GpusUnavailable):
     """NVML cannot be used at all; the text says what to install or look at."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundGpu:
-    """One GPU as the driver reports it."""
-
-    uuid: str
-    model: str
-    memory_mib: int
-    """NVML's v2 total without the driver's own part; 0 where it does not say."""
-    pci_bus_id: str
-    minor: int
-    """Its device file is /dev/nvidia<minor>."""
-    problem: str | None = None
-    """Why nothing new may land on it; None when it is well."""
-
-
-class NvmlGpus:
+class NvmlGpus(GpuSource):
     """The node's GPUs. Call `look` first, then `wait` and `look` in turn."""
 
     def __init__(self) -> None:
@@ -74,12 +61,12 @@ class NvmlGpus:
         gone = set(self._known)
         for gpu in self._enumerated():
             before = self._known.get(gpu.uuid)
-            if before is not None and before.problem == _GONE:
+            if before is not None and before.problem == GONE:
                 self._xids.pop(gpu.uuid, None)
             gone.discard(gpu.uuid)
             self._known[gpu.uuid] = gpu
         for uuid in gone:
-            self._known[uuid] = replace(self._known[uuid], problem=_GONE)
+            self._known[uuid] = replace(self._known[uuid], problem=GONE)
         return tuple(sorted(self._known.values(), key=lambda gpu: gpu.pci_bus_id))
 
     def wait(self, timeout_s: float) -> bool:
@@ -94,7 +81,7 @@ class NvmlGpus:
         except nvml.NVMLError:
             # A GPU is lost: which one, the next look tells.
             self._known = {
-                uuid: replace(gpu, problem=gpu.problem or _SILENT)
+                uuid: replace(gpu, problem=gpu.problem or SILENT)
                 for uuid, gpu in self._known.items()
             }
             return True
@@ -141,11 +128,8 @@ class NvmlGpus:
         if action == 0:
             self._xids.pop(uuid, None)
         xid = self._xids.get(uuid)
-        return None if xid is None else f"Xid {xid}, a critical error; see the node's kernel log"
+        return None if xid is None else xid_problem(xid)
 
-
-_GONE: Final = "it has fallen off the bus, or its driver is gone; see the node's kernel log"
-_SILENT: Final = "it does not answer"
 
 _ACTIONS: Final = {
     1: "a GPU reset",
