@@ -29,6 +29,10 @@ PATCH_TYPES = {
 }
 
 
+IDLE_S = 30.0
+"""A kept-alive connection that rested longer may have been closed by the server meanwhile."""
+
+
 class ApiError(TestClusterError):
     """The API server said no.
 
@@ -264,9 +268,12 @@ class Api:
     def _exchange(
         self, method: str, path: str, data: bytes | None, content_type: str
     ) -> tuple[int, bytes]:
+        if time.monotonic() - getattr(self._local, "used_at", 0.0) > IDLE_S:
+            self.close()
         connection: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
+        self._local.used_at = time.monotonic()
         headers = self._headers(content_type if data is not None else "")
         connection.request(method, path, data, headers)
         response = connection.getresponse()
