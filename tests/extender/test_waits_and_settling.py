@@ -94,6 +94,18 @@ async def test_nothing_else_waits(app: App, api: FakeCluster, binder: Binder, ca
     assert await binder.bind(args("two")) == Bind()
 
 
+async def test_a_bind_waits_for_a_pod_that_left_until_the_plugin_must_know(
+    app: App, api: FakeCluster, binder: Binder
+) -> None:
+    n1 = node("n1", [15, 15, 15], **ATTESTS)
+    await ready(app, api, n1, standing("one", 8), pod("two", 8, metadata=TWO))
+    api.delete_pod("one")
+    await eventually(lambda: "uid-one" in app.extender.state.leavers)
+    binder.deadline_s = 30.0
+    assert await binder.bind(args("two")) == Bind()
+    assert "uid-one" not in app.extender.state.leavers
+
+
 async def test_waiting_binds_are_served_in_order_of_arrival(
     app: App, api: FakeCluster, binder: Binder
 ) -> None:
@@ -119,9 +131,12 @@ async def test_waiting_binds_are_served_in_order_of_arrival(
 # --- settling ------------------------------------------------------------------------------------
 
 
-async def undecided(app: App, api: FakeCluster, binder: Binder, bound: bool) -> None:
+async def undecided(
+    app: App, api: FakeCluster, binder: Binder, bound: bool, **annotations: str
+) -> None:
     """A bind whose answer got lost; the watch does not tell either."""
-    await ready(app, api, node("n1", [15]), node("n2", [15]), pod("p", 4))
+    n1 = node("n1", [15], **annotations)
+    await ready(app, api, n1, node("n2", [15]), pod("p", 4))
     api.hold()
 
     async def silent(name: str, body: Json) -> web.StreamResponse:
@@ -171,6 +186,17 @@ async def test_a_reservation_nobody_confirms_is_looked_up(
     await eventually(lambda: not app.extender.state.reservations)
     assert used(app, "n1") == on_n1
     assert used(app, "n2") == on_n2
+
+
+async def test_a_pod_gone_before_its_bind_was_seen_leaves_as_every_other(
+    app: App, api: FakeCluster, binder: Binder, connection: Connection
+) -> None:
+    await undecided(app, api, binder, bound=True, **ATTESTS)
+    api.delete_pod("p")
+    settler = Settler(app.extender.state, connection, app.extender.clock, grace_s=0.0)
+    await settler.round()
+    assert app.extender.state.reservations == {}
+    assert used(app) == [4]  # until the plugin cannot have taken it for another (leaving)
 
 
 async def test_nothing_is_settled_before_its_time_or_while_the_api_server_is_away(

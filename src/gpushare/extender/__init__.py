@@ -12,6 +12,7 @@ asks          what the scheduler asked last about each pod
 bind          one pod to one node: re-check, choose, reserve, write
 classwait     a bind that must wait for the kubelet
 settle        reservations that nobody has confirmed
+leaving       pods that left before anybody saw which GPU they had
 nudge         waking waiting pods when there is room (plan: whom, and where to)
 announce      Events for people
 gauges        the cluster's GPUs as metrics

@@ -4,13 +4,13 @@ The kubelet asks the node's plugin for units without saying for whom. While a co
 class with the same call size (model.calls) is bound to the node and has not got its GPU yet, the
 plugin could not tell the two calls apart, and a swap between classes would harm the books. So a
 bind to a node whose plugin attests waits until the other is attested, within the bind's deadline;
-then it fails with one constant reason, and the scheduler tries again.
+then it fails with one constant reason, and the scheduler tries again. A pod that left a moment ago
+counts too: the plugin may not know yet, and take a call for its (`leaving`).
 
 Waiting binds of one node are served in order of arrival where they are confusable with each other:
 a stream of pods of one class does not keep out the other for ever.
 
-A node waits for nothing while its plugin is not there to attest: without `attests` in its
-annotation, or with an advertised amount of 0, to which the kubelet takes it when the plugin dies.
+A node waits for nothing while its plugin is not there to attest (`leaving.attests`).
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from gpushare.extender.leaving import attests
 from gpushare.extender.state import ClusterState
 from gpushare.model.calls import confusable
 from gpushare.model.request import Request
@@ -71,7 +72,7 @@ class ClassWaits:
 
     def _obstructed(self, name: str, ticket: _Ticket) -> bool:
         books = self._state.ledger.get_books(name)
-        if books is None or not books.node.attests or not books.node.advertised:
+        if books is None or not attests(books.node):
             return False
         for other in self._queues.get(name, ()):
             if other is ticket:
@@ -79,9 +80,6 @@ class ClassWaits:
             if _confusable(ticket.request, other.request):
                 return True
         return any(
-            held.record is not None
-            and not held.record.attested
-            and held.uid != ticket.uid
-            and _confusable(ticket.request, held.record.request)
-            for held in self._state.ledger.pods_on(name)
+            pod.uid != ticket.uid and _confusable(ticket.request, pod.request)
+            for pod in self._state.leavers.awaited(name)
         )

@@ -107,6 +107,7 @@ class App:
             "events": self.recorder.run(),
             "announcements": extender.announcer.run(extender.state, extender.decider),
             "settling": self.settler.run(),
+            "leaving": extender.state.leavers.run(extender.state.touch),
             "audit": self.auditor.run(),
         }
         if self.nudger is not None:

@@ -198,12 +198,14 @@ class Planner:
     def _eligible(self, now: float) -> list[WaitingPod]:
         has_room: dict[Request, bool] = {}
         eligible: list[WaitingPod] = []
-        for pod in self._state.still_waiting():
-            request = pod.request
-            if request is None or pod.uid in self.active:
-                continue
-            ask = self._asks.get(pod.uid)
+        ask_of, standing = self._asks.get, self._state.standing
+        for uid, pod in self._state.waiting.items():
+            # Most pods wait for nothing but the scheduler: the first look is all they cost.
+            ask = ask_of(uid)
             if not rejected(pod, ask):
+                continue
+            request = pod.request
+            if request is None or uid in self.active or standing(uid) is not None:
                 continue
             if request not in has_room:
                 has_room[request] = bool(self._decider.fitting(request))

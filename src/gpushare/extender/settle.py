@@ -8,8 +8,9 @@ A reservation ends with the watch event that shows the pod on its node. Three ki
 * the process that wanted the bind was cut off in the middle.
 
 So what is older than `GRACE_S` is looked up, again and again, with growing pauses. A pod that is
-gone or another one releases; one that is bound, here or elsewhere, is booked so; one that is still
-unbound so long after the write ended, by a consistent read, was not bound by it.
+gone, or another one by now, has left (`leaving`); one that is bound, here or elsewhere, is booked
+so; one that is still unbound so long after the write ended, by a consistent read, was not bound by
+it: released.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class Settler:
         try:
             pod = await self.connection.get(pod_path(record.namespace, record.name), Pod)
         except NotFound:
-            self._release(reservation, f"{where}: gone before its bind was seen")
+            self._gone(reservation, f"{where}: gone before its bind was seen")
             return
         except KubeError as error:
             log.warning("%s: whether it is bound cannot be seen: %s", where, error)
@@ -76,14 +77,17 @@ class Settler:
         if reservation.done is None:  # the scheduler has asked again meanwhile
             return
         if pod.metadata.uid != record.uid:
-            self._release(reservation, f"{where}: another pod bears the name by now")
+            self._gone(reservation, f"{where}: another pod bears the name by now")
         elif pod.spec.node_name:
             self.state.correct(
                 reservation, moved(record, pod.spec.node_name, pod.metadata.annotations or {})
             )
         else:
-            self._release(reservation, f"{where}: the bind to {record.node} did not go through")
+            text = f"{where}: the bind to {record.node} did not go through"
+            if self.state.roll_back(reservation):
+                log.warning("%s; %d units released", text, record.request.units)
 
-    def _release(self, reservation: Reservation, why: str) -> None:
-        if self.state.roll_back(reservation):
-            log.warning("%s; %d units released", why, reservation.record.request.units)
+    def _gone(self, reservation: Reservation, why: str) -> None:
+        """It may have been on the node, so it leaves as every pod does."""
+        if self.state.gone(reservation):
+            log.warning("%s; it had %d units", why, reservation.record.request.units)

@@ -9,6 +9,9 @@ corrects it, the pod's end drops it. What the watch says of the time *before* do
 event that shows the pod still without a node only updates what is known of it as a waiting pod. A
 failed bind is rolled back, unless the watch has spoken meanwhile.
 
+**Pods that leave** give back their units at once, except where nobody has seen yet which GPU they
+had (`leaving`).
+
 Nothing here awaits: whoever reads, decides and reserves in one go does so under no lock but the
 event loop's. Listeners are told, synchronously, what happened.
 """
@@ -19,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gpushare.contract.units import Unit
+from gpushare.extender.leaving import Leavers
 from gpushare.extender.nominations import Nominations
 from gpushare.extender.waiting import WaitingPod, read_waiting
 from gpushare.kube.objects import Node, Pod
@@ -84,6 +88,7 @@ class ClusterState:
     """Set whenever books, waiting pods or nodes changed; each is cleared by its owner."""
 
     def __post_init__(self) -> None:
+        self.leavers = Leavers(self.ledger, self.clock)
         self.nominations = Nominations(self.ledger, self._leaving)
         self.nodes = NodeHandler(self)
         self.pods = PodHandler(self)
@@ -113,6 +118,17 @@ class ClusterState:
         self.touch()
         return True
 
+    def gone(self, reservation: Reservation) -> bool:
+        """The pod's object is gone, and may have been on the node before. False if the watch has
+        told something else meanwhile."""
+        uid = reservation.record.uid
+        if self.reservations.get(uid) is not reservation:
+            return False
+        del self.reservations[uid]
+        self.leavers.remove(uid)
+        self.touch()
+        return True
+
     def correct(self, reservation: Reservation, record: PodRecord) -> None:
         """The pod turned out to be bound otherwise, by somebody else."""
         if self.reservations.get(record.uid) is reservation:
@@ -123,8 +139,8 @@ class ClusterState:
     # -- questions --------------------------------------------------------------------------------
 
     def standing(self, uid: str) -> PodRecord | None:
-        """The pod on the books, reserved or confirmed."""
-        return self.ledger.pod(uid)
+        """The pod on the books, reserved or confirmed; None for one that is gone."""
+        return None if self.leavers.is_gone(uid) else self.ledger.pod(uid)
 
     def still_waiting(self) -> Iterable[WaitingPod]:
         """Waiting pods that no bind has taken up."""
@@ -132,11 +148,8 @@ class ClusterState:
         return (pod for uid, pod in self.waiting.items() if ledger.pod(uid) is None)
 
     def _leaving(self, node: str) -> list[Holding]:
-        return [
-            holding
-            for uid in self.pods.terminating.get(node, ())
-            if (holding := self.ledger.holding(uid)) is not None
-        ]
+        terminating = (self.ledger.holding(uid) for uid in self.pods.terminating.get(node, ()))
+        return [*filter(None, terminating), *self.leavers.holdings(node)]
 
 
 class NodeHandler:
@@ -155,6 +168,7 @@ class NodeHandler:
         state, name = self._state, node.metadata.name
         reading = read_node(node, self._policies, state.unit)
         self._uids[name] = node.metadata.uid
+        state.leavers.note_node(reading.node)
         cordoned = bool(node.spec and node.spec.unschedulable)
         if state.ledger.put_node(reading.node) or cordoned != (name in state.unschedulable):
             state.touch()
@@ -173,6 +187,7 @@ class NodeHandler:
         self._problems.pop(ref.name, None)
         self._state.unschedulable.discard(ref.name)
         self._state.ledger.remove_node(ref.name)
+        self._state.leavers.forget_node(ref.name)
         self._state.touch()
 
     def listed(self) -> None:
@@ -233,13 +248,13 @@ class PodHandler:
                 record.assignment,
             )
         news = state.ledger.pod(uid) != record  # attested, say, which changes no books
-        state.ledger.put_pod(record)
+        state.leavers.put(record)
         if news or reservation is not None:
             state.touch()
         if error is not None:
             state.listener.pod_problem(pod, Problem("BadRequest", f"{error.field}: {error}"))
         holding = state.ledger.holding(uid)
-        if holding is not None and holding.pending:
+        if holding is not None and holding.pending and not record.finished:
             state.listener.unattributed(pod, record)
 
     def _note_terminating(self, record: PodRecord, terminating: bool) -> None:
@@ -261,7 +276,7 @@ class PodHandler:
         if record is not None:
             self._forget_terminating(record.node, ref.uid)
             state.reservations.pop(ref.uid, None)
-            state.ledger.remove_pod(ref.uid)
+            state.leavers.remove(ref.uid)
         waited = state.waiting.pop(ref.uid, None)
         state.nominations.remove(ref.uid)
         if record is not None or waited is not None:
