@@ -1,9 +1,9 @@
 """Every right that deploy/ grants is needed: taken away, one behaviour of the table below fails.
 
-`EXTENDER_NEEDS` and `VIEWER_NEEDS` say for each rule what stops working. The behaviours are checked
-twice: all of them with the roles as they stand, then each without its rule, where the check must
-fail and the refusal of the API server must be seen. A rule that nothing needs has no entry, and the
-first test fails.
+`EXTENDER_NEEDS`, `VIEWER_NEEDS` and `PLUGIN_NEEDS` (test_plugin_permissions.py, on the real node)
+say for each rule what stops working. The behaviours are checked twice: all of them with the roles
+as they stand, then each without its rule, where the check must fail and the refusal of the API
+server must be seen. A rule that nothing needs has no entry, and the first test fails.
 
 The extender runs behind the test cluster's proxy, whose delay of watches makes the moments in which
 some of the rights matter, and with a pause of one second between repeated Events instead of sixty.
@@ -11,14 +11,13 @@ some of the rights matter, and with a pause of one second between repeated Event
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -28,6 +27,8 @@ from gpushare_testcluster import deploying, wait_for
 from gpushare_testcluster.errors import TimedOut
 from gpushare_testcluster.pods import pod
 from tests.cluster import extending
+from tests.cluster.permissions import Rule, roles, rules_of, take_away
+from tests.cluster.test_plugin_permissions import PLUGIN_NEEDS
 
 if TYPE_CHECKING:
     from gpushare_testcluster.cluster import Cluster
@@ -44,19 +45,6 @@ sys.exit(main.main())
 
 LATE_S = 1.2
 """So long the extender's watches are behind, where a behaviour is about that."""
-
-
-class Rule(NamedTuple):
-    """One verb on one resource, granted by one role."""
-
-    role: str
-    group: str
-    resource: str
-    verb: str
-
-    def __str__(self) -> str:
-        where = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.role}: {self.verb} {where}"
 
 
 @dataclass
@@ -215,26 +203,11 @@ VIEWER_NEEDS: dict[Rule, Callable[[Cluster, Path], None]] = {
 
 # --- What deploy/ holds ---------------------------------------------------------------------------
 
-ROLES = ("ClusterRole", "Role")
-
-
-def rules_of(role: Object) -> Iterator[Rule]:
-    for rule in role["rules"]:
-        for group, resource, verb in itertools.product(
-            rule["apiGroups"], rule["resources"], rule["verbs"]
-        ):
-            yield Rule(role["metadata"]["name"], group, resource, verb)
-
-
-def roles() -> list[Object]:
-    deploy = deploying.find_deploy_dir()
-    return [obj for obj in deploying.manifests(deploy) if obj["kind"] in ROLES]
-
 
 def test_every_rule_of_deploy_has_its_need_and_the_other_way_round() -> None:
     granted = [rule for role in roles() for rule in rules_of(role)]
     assert len(granted) == len(set(granted)), "granted twice"
-    needed = {*EXTENDER_NEEDS, *VIEWER_NEEDS}
+    needed = {*EXTENDER_NEEDS, *VIEWER_NEEDS, *PLUGIN_NEEDS}
     assert set(granted) - needed == set(), "what needs these? say so above, or take them away"
     assert needed - set(granted) == set(), "these are needed, but deploy/ does not grant them"
 
@@ -302,17 +275,6 @@ def start(cluster: Cluster, proxy: Proxy, ready_path: str) -> None:
     )
 
 
-def take_away(cluster: Cluster, taken: Rule) -> None:
-    """Replaces a role by one with all its rules but one."""
-    role = cluster.admin.get("clusterroles", taken.role)
-    role["rules"] = [
-        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": [rule.verb]}
-        for rule in rules_of(role)
-        if rule != taken
-    ]
-    cluster.admin.replace(role)
-
-
 def events(cluster: Cluster) -> str:
     """What all Events say."""
     messages = [event.get("message") or "" for event in cluster.admin.list("events")]
@@ -339,14 +301,13 @@ def test_with_its_rules_the_extender_does_all_that(clean_cluster: Cluster, proxy
 def test_without_the_rule_it_does_not(roles_restored: Cluster, proxy: Proxy, rule: Rule) -> None:
     cluster, behaviour = roles_restored, EXTENDER_NEEDS[rule]
     take_away(cluster, rule)
-    refusal = f'cannot {rule.verb} resource "{rule.resource}"'
-    already = told(cluster).count(refusal)
+    already = told(cluster).count(rule.refusal)
     start(cluster, proxy, "/healthz" if behaviour is becomes_ready else "/readyz")
     with pytest.raises(TimedOut):
         behaviour(Scene(cluster, proxy, patience_s=2.5))
-    assert told(cluster).count(refusal) > already
+    assert told(cluster).count(rule.refusal) > already
     if behaviour in (binds, binds_before_the_watch_shows):
-        assert refusal in events(cluster), "the pod's own Event says why"
+        assert rule.refusal in events(cluster), "the pod's own Event says why"
 
 
 @pytest.fixture

@@ -68,6 +68,11 @@ class KubeletModel:
         self.allocated = self._held()
         self.reuse = {}
 
+    def forget(self, uid: str) -> None:
+        """What a new kubelet may do with a pod that does not run yet; the checkpoint stays."""
+        del self.pod_devices[uid]
+        self.allocated = self._held()
+
     def admit(self, uid: str, containers: list[Container], plugin: Plugin) -> None:
         """Allocate for a whole pod. Raises PluginError when it is refused."""
         self.reuse = {uid: self.reuse.get(uid, set())}

@@ -87,6 +87,10 @@ class Cluster(RuleBasedStateMachine):
         self.world.attest()
 
     @rule()
+    def containers_start(self) -> None:
+        self.world.begin_all()
+
+    @rule()
     def publish(self) -> None:
         self.world.publish()
 

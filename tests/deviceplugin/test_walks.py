@@ -30,12 +30,13 @@ class Walk:
         *,
         sources: frozenset[str] = EVERY_SOURCE,
         bypass: float = 0.0,
+        forgets: float = 0.0,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.random = random.Random(seed)
         gpus = self.random.choice([(15, 15, 8), (15, 15), (8, 8, 8, 8), (15, 15, 15, 15)])
         placement = self.random.choice(["binpack", "spread"])
-        self.world = World(seed, gpus, placement, sources=sources)
+        self.world = World(seed, gpus, placement, sources=sources, forgets=forgets)
         self.world.kubelet.interrupt = self._interrupt
         self.bypass = bypass
         self.say = say
@@ -52,6 +53,7 @@ class Walk:
             (14, self.leave),
             (4, self.delete_finished),
             (3, self.reorder),
+            (5, self.world.begin_all),
             (1, self.world.restart_kubelet),
             (1, self.world.start_plugin),
             (2, self.world.kubelet.update_allocated),
@@ -140,6 +142,13 @@ def test_pods_get_what_was_decided(seed: int, sources: frozenset[str]) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_undecided_pods_among_them_are_placed_and_attributed(seed: int) -> None:
     Walk(seed, bypass=0.5).run()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kubelet_that_forgets_pods_that_do_not_run_yet(seed: int) -> None:
+    """Nothing is given twice, nothing straddles; what could be for two kinds of pods is refused."""
+    world = Walk(seed, forgets=0.5).run()
+    assert all("that could be for pods of two kinds" in text for _, text in world.refusals)
 
 
 def test_without_the_preference_the_kubelets_choice_is_refused() -> None:

@@ -64,7 +64,7 @@ class ApiPod:
             bound_ns=self.bound_ns,
             app_names=tuple(c.name for c in self.containers if not c.init),
             init_names=tuple(c.name for c in self.containers if c.init),
-            admitted=self.started or self.assigned,
+            started=self.started,
             assigned=self.assigned,
             annotations=frozenset(has),
         )
@@ -75,6 +75,8 @@ class World:
     seed: int
     gpu_units: tuple[int, ...] = (15, 15, 8)
     placement: str = "spread"
+    forgets: float = 0.0
+    """How likely a restarted kubelet has forgotten what it gave a pod that does not run yet."""
     prefers: bool = True
     """GetPreferredAllocation is served."""
     sources: frozenset[str] = frozenset({"checkpoint", "podresources", "status"})
@@ -216,14 +218,35 @@ class World:
                 self.leave(uid, finish=True)
             return
         if pod.live:
-            pod.started = True
             self.check_truth(uid)
             self.note_decisions()
-            self.changed(uid)
+            # Only the checkpoint tells what the init containers of a pod have that does not run.
+            if "checkpoint" not in self.sources or self.random.random() < 0.7:
+                self.begin(uid)
+
+    def begin(self, uid: str) -> None:
+        """The pod's first container is created."""
+        self.pods[uid].started = True
+        self.changed(uid)
+
+    def begin_all(self) -> None:
+        for uid in self.kubelet.pod_devices:
+            pod = self.pods[uid]
+            if pod.live and not pod.started and uid not in self.queue:
+                self.begin(uid)
 
     def restart_kubelet(self) -> None:
-        """A new kubelet admits in order of creation, all that is there."""
+        """A new kubelet admits what is there in any order; what does not run yet, once more.
+
+        Of that it may have forgotten what it gave it.
+        """
         self.kubelet.restart()
+        for uid, pod in self.pods.items():
+            if uid in self.kubelet.pod_devices and pod.live and not pod.started:
+                if uid not in self.queue:
+                    self.queue.append(uid)
+                if self.random.random() < self.forgets:
+                    self.kubelet.forget(uid)
         self.random.shuffle(self.queue)
 
     # the plugin, as the kubelet calls it
@@ -391,6 +414,7 @@ class World:
         for _ in range(5):
             while self.queue:
                 self.admit()
+            self.begin_all()
             while self.unseen:
                 self.see()
             self.attest()

@@ -5,18 +5,21 @@ then attests**: it hands out ids of the GPU that was decided for the pod it take
 looks up which pod really got them, and where two pods were taken for each other it exchanges them
 on the books.
 
-Pure, no I/O and no clock:
+core         the decisions, pure: who has which ids, for whom is this call, what has to be published
 
-ids         device ids, which carry the GPU and the unit
-pods        what the plugin knows of a pod on its node
-books       which chunk of which pod has which place, and which ids
-matching    GetPreferredAllocation and Allocate: for which chunk is this call?
-deciding    a GPU, by the node's policy, for a pod that nobody decided
-attesting   who really got which ids
-publishing  what pods' and the node's annotations have to say
-offers      ids for a chunk, on the GPUs of its place
-handing_on  the ids an init container hands on
-refusals    why a container gets none, in words
-
-The process around it (gRPC, registration, sources of attestation) is not written yet.
+state        what is known: the Node object, its pods, its GPUs, and core's books
+service      the kubelet's calls, answered from the books
+serving      listening, and staying registered with the kubelet
+sources      asking the node who has which ids
+attester     when to ask, and what was found
+publisher    writing it to the API server
+hardware     the GPUs: what is there, what is ill
+inventory    GPUs on indexes that stay theirs
+advertising  the devices the kubelet is told of
+environment  a container's environment variables
+announce     Events and log lines for people
+counters     metrics
+http         /metrics, /healthz, /readyz
+options      the command line
+main         the parts, put together
 """

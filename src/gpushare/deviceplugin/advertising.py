@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpushare.contract.names import Mode
 from gpushare.deviceplugin.core.books import Books
-from gpushare.deviceplugin.core.ids import device_ids
+from gpushare.deviceplugin.core.ids import device_ids, uuid_of
 from gpushare.model.gpus import Node
 from gpushare.node.api import deviceplugin_pb2 as api
 from gpushare.node.kubelet import MESSAGE_LIMIT
@@ -39,7 +39,9 @@ def advertised(books: Books, *, offering: bool) -> Advertised:
     gpus = tuple((gpu.uuid or "", gpu.units, gpu.open) for gpu in books.node.gpus)
     if all(is_open for _, _, is_open in gpus):
         return Advertised(gpus, frozenset())
-    return Advertised(gpus, frozenset(books.granted_ids()))
+    closed = {uuid for uuid, _, is_open in gpus if not is_open}
+    held = frozenset(i for i in books.granted_ids() if uuid_of(i, books.unit) in closed)
+    return Advertised(gpus, held)
 
 
 def device_list(what: Advertised, node: Node) -> api.ListAndWatchResponse:

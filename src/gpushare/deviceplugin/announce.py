@@ -71,6 +71,8 @@ class Announcer:
     def problems(self, state: NodeState) -> None:
         """Tell of what is wrong with the node's labels and annotations, when it changes."""
         now = {problem.reason: problem.message for problem in state.problems}
+        if state.not_offered:
+            now[NOT_OFFERED] = state.not_offered
         for reason, text in now.items():
             if self._problems.get(reason) != text:
                 log.warning("node %s: %s", state.name, text)

@@ -9,7 +9,6 @@ when its pod has left meanwhile or the kubelet has been killed in the middle.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from gpushare.deviceplugin.core.books import Books, Piece
 from gpushare.deviceplugin.counters import Counters
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
+from gpushare.kube.moments import set_within
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +58,10 @@ class Attester:
         pause_s = SHOWN_AFTER_S
         while True:
             in_doubt = self.state.books is not None and self.state.books.waiting()
-            with contextlib.suppress(TimeoutError):
-                if in_doubt and pause_s > SHOWN_AFTER_S:
-                    await asyncio.wait_for(self._wanted.wait(), pause_s)
-                elif not in_doubt:
-                    await asyncio.wait_for(self._wanted.wait(), REST_S)
-            if self._wanted.is_set():
+            if await set_within(self._wanted, pause_s if in_doubt else REST_S):
                 self._wanted.clear()
                 pause_s = SHOWN_AFTER_S
-            await asyncio.sleep(SHOWN_AFTER_S)
+                await asyncio.sleep(SHOWN_AFTER_S)
             await self.look()
             pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -11,8 +12,10 @@ from gpushare.node.gpus import FoundGpu, GpuSource, GpusUnavailable
 
 log = logging.getLogger(__name__)
 
-WAIT_S: Final = 5.0
+POLL_S: Final = 5.0
 """The GPUs are looked at anew at least this often: what no event tells is found by polling."""
+SLICE_S: Final = 0.5
+"""The thread that waits for events looks this often whether it should end."""
 RETRY_S: Final = 10.0
 """Before a driver that cannot be used is tried again."""
 
@@ -33,7 +36,10 @@ class Hardware:
                 found = await asyncio.to_thread(self.source.look)
                 if found != self._known:
                     self._tell(found)
-                await asyncio.to_thread(self.source.wait, WAIT_S)
+                end = time.monotonic() + POLL_S
+                while time.monotonic() < end:
+                    if await asyncio.to_thread(self.source.wait, SLICE_S):
+                        break
             except GpusUnavailable as error:
                 self.announcer.not_offering(str(error), self.state)
                 await asyncio.sleep(RETRY_S)

@@ -179,7 +179,9 @@ async def run(options: Options) -> int:
             await runner.cleanup()
             return 2
         if options.fake_gpus is not None:
-            log.warning("pretending to have the GPUs of %s: no container gets one", source)
+            log.warning(
+                "pretending to have the GPUs of %s: no container gets one", options.fake_gpus
+            )
         tasks = [loop.create_task(what, name=name) for name, what in app.tasks().items()]
         failed = await _until_stopped(stop, tasks)
         for task in tasks:

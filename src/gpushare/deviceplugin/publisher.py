@@ -2,14 +2,14 @@
 
 In this order: the node's corrections, in one patch with whatever else changed there; then the
 pods'. A reader that sees a pod's new annotation has seen the correction before, or agrees with it
-(core.publishing).
+(core.publishing). Both are of one moment: what is attested while the node is written waits for the
+next round.
 
 What should stand is compared with what is known to stand, so a write that failed or was overtaken
 is simply done again, and everything is published anew when the Node object is recreated.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Mapping
@@ -24,6 +24,7 @@ from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.backoff import Backoff
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import Conflict, KubeError, NotFound
+from gpushare.kube.moments import set_within
 from gpushare.kube.patches import annotate_pod, patch_node, patch_node_status
 
 log = logging.getLogger(__name__)
@@ -57,15 +58,14 @@ class Publisher:
                 log.warning("cannot publish: %s; again in %.1f s", error, delay_s)
                 await asyncio.sleep(delay_s)
                 continue
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), TICK_S)
+            await set_within(changed, TICK_S)
 
     async def round(self) -> None:
         """Write what is not as it should be. Raises KubeError for the first failure."""
         if self.state.books is None or self.state.node is None:
             return
-        await self._node()
         patches = pod_patches(self.state.books, time.time_ns())
+        await self._node()
         for first in range(0, len(patches), AT_ONCE):
             results = await asyncio.gather(
                 *map(self._pod, patches[first : first + AT_ONCE]), return_exceptions=True

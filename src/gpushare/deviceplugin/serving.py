@@ -7,13 +7,15 @@
 It is lost when the kubelet's socket is another, ours is gone, or the kubelet stops listening.
 A kubelet that starts removes every plugin's socket and makes its own anew, so each registration has
 a new socket. It has a name that no other process uses: two instances that overlap in a rolling
-update then do not take each other's. While they do overlap each disconnects the other, so one that
-is disconnected again and again waits longer each time; the one that stays wins.
+update then do not take each other's. The later registration counts while both live; but when the
+later one ends the kubelet does not go back to the earlier, which it still listens to: it counts all
+devices as unhealthy (kubernetes/pkg/kubelet/cm/devicemanager, 1.36). So who sees another's socket
+go registers anew.
 """
 
 import asyncio
-import contextlib
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from gpushare.contract.names import RESOURCE_MEM
 from gpushare.deviceplugin.counters import Counters
 from gpushare.deviceplugin.service import Allocator, DevicePlugin
 from gpushare.kube.backoff import Backoff
+from gpushare.kube.moments import set_within
 from gpushare.node.api import deviceplugin_pb2_grpc as rpc
 from gpushare.node.kubelet import (
     KUBELET_SOCKET,
@@ -39,6 +42,7 @@ from gpushare.node.kubelet import (
 
 log = logging.getLogger(__name__)
 
+SOCKETS: Final = "gpushare-*.sock"
 LOOK_S: Final = 0.1
 """How often the sockets are looked at."""
 WATCHED_WITHIN_S: Final = 10.0
@@ -60,7 +64,7 @@ class Serving:
     async def run(self) -> NoReturn:
         """Listen and register, again and again, until cancelled."""
         backoff = Backoff(first_s=0.1, cap_s=5.0)
-        remove_dead_sockets(self.folder, "gpushare-*.sock")
+        remove_dead_sockets(self.folder, SOCKETS)
         while True:
             kubelet = await self._kubelet()
             path = self.folder / f"gpushare-{secrets.token_hex(4)}.sock"
@@ -72,14 +76,13 @@ class Serving:
                 why = str(error)
             finally:
                 self.registered = False
-                await asyncio.shield(server.stop(grace=0.5))
                 path.unlink(missing_ok=True)
+                await asyncio.shield(server.stop(grace=0.5))
             if time.monotonic() - began >= STEADY_S:
                 backoff.reset()
-            another = socket_identity(self.folder / KUBELET_SOCKET) != kubelet
-            delay_s = 0.0 if another else backoff.next_s()
+            delay_s = backoff.next_s()
             log.warning("not registered: %s; registering again in %.1f s", why, delay_s)
-            await asyncio.sleep(delay_s)
+            await self._rest(delay_s, kubelet)
 
     async def _kubelet(self) -> SocketIdentity:
         """Wait for the kubelet's socket."""
@@ -91,6 +94,13 @@ class Serving:
                 said = True
             await asyncio.sleep(LOOK_S)
         return identity
+
+    async def _rest(self, delay_s: float, kubelet: SocketIdentity) -> None:
+        """Wait, but not for a kubelet that has come back: a dead one's socket may lie about."""
+        for _ in range(math.ceil(delay_s / LOOK_S)):
+            await asyncio.sleep(min(delay_s, LOOK_S))
+            if socket_identity(self.folder / KUBELET_SOCKET) != kubelet:
+                return
 
     async def _serve(self, server: grpc.aio.Server, path: Path, kubelet: SocketIdentity) -> str:
         """Serve until the registration is lost; why it is. Raises RegistrationFailed."""
@@ -113,8 +123,13 @@ class Serving:
         kubelet: SocketIdentity,
     ) -> Callable[[], str | None]:
         began = time.monotonic()
+        others: set[Path] = set()
 
         def lost() -> str | None:
+            nonlocal others
+            before, others = others, self._others(path)
+            if before - others:
+                return "another instance has ended, whom the kubelet may have listened to"
             if socket_identity(self.folder / KUBELET_SOCKET) != kubelet:
                 return "the kubelet has started anew"
             if socket_identity(path) != mine:
@@ -127,8 +142,14 @@ class Serving:
 
         return lost
 
+    def _others(self, mine: Path) -> set[Path]:
+        """Sockets of other instances; those of killed ones are removed."""
+        others = set(self.folder.glob(SOCKETS)) - {mine}
+        if others:
+            remove_dead_sockets(self.folder, SOCKETS)
+        return others
+
     async def _until_lost(self, service: DevicePlugin, lost: Callable[[], str | None]) -> str:
         while (why := lost()) is None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(service.unwatched.wait(), LOOK_S)
+            await set_within(service.unwatched, LOOK_S)
         return why

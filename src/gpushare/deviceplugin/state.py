@@ -13,6 +13,7 @@ Nothing here awaits. Whoever is interested in changes has an Event in `subscribe
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -28,9 +29,10 @@ from gpushare.contract.inventory import (
     encode_devices,
     encode_node,
 )
+from gpushare.contract.names import Mode
 from gpushare.contract.units import Unit
 from gpushare.deviceplugin.advertising import OFFERED_MODES, Advertised, advertised
-from gpushare.deviceplugin.core.books import Books
+from gpushare.deviceplugin.core.books import PODS_REMEMBERED, Books
 from gpushare.deviceplugin.core.matching import Matching
 from gpushare.deviceplugin.core.pods import PodFacts, read_facts
 from gpushare.deviceplugin.core.publishing import Corrections
@@ -68,6 +70,8 @@ class NodeState:
         self._policies = tuple(GPU_POLICIES)
         self.pods: dict[str, Pod] = {}
         """UID -> the newest version of a pod on this node that asks for GPU memory."""
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        """UIDs of pods that were deleted: an answer to a write may come after that."""
         self._listed_version = 0
         """Of the newest fresh list: what is older, it has overtaken."""
         self.node_handler = _NodeHandler(self)
@@ -102,7 +106,8 @@ class NodeState:
     def _keep_unit_while_held(self) -> None:
         """The unit is part of the device ids: pods that have some keep the node on theirs."""
         published = self._published_info()
-        if published is None or published.unit is self.unit or not self.pods:
+        holding = any(not facts.record.finished for facts in self._facts())
+        if published is None or published.unit is self.unit or not holding:
             return
         log.error(
             "--unit %s is not applied: pods with GPU memory in units of %s are on the node; drain "
@@ -138,6 +143,17 @@ class NodeState:
         return self.books is not None and self.books.node.mode in OFFERED_MODES
 
     @property
+    def not_offered(self) -> str | None:
+        """Why the node's label wants GPU memory shared, and we do not offer any."""
+        mode = self.books.node.mode if self.books else Mode.DEFAULT
+        if not mode.shares_memory or mode in OFFERED_MODES:
+            return None
+        return (
+            f"{names.LABEL_MODE}={mode} is not supported yet: nothing here would hold containers "
+            f"to what it promises. Use {' or '.join(sorted(OFFERED_MODES))}"
+        )
+
+    @property
     def info(self) -> NodeInfo:
         """How this plugin works, for the node's annotation."""
         return NodeInfo(unit=self.unit, attests=True, injection=self.injection)
@@ -170,14 +186,14 @@ class NodeState:
 
     def node_changed(self, node: Node) -> None:
         """The Node object, by the watch or by the answer to a write."""
-        if self.node is not None and self.node.metadata.uid == node.metadata.uid:
-            if _version(node) < _version(self.node):
-                return
-        elif self.node is not None:
+        if self.node is not None and _version(node) < _version(self.node):
+            return
+        if self.node is not None and self.node.metadata.uid != node.metadata.uid:
             log.warning("node %s was created anew; everything is published again", self.name)
         self.node = node
         if self.books is not None:
             self._read()
+            self._prune()
         self.touch()
 
     def _read(self) -> model.Node:
@@ -209,6 +225,8 @@ class NodeState:
 
     def pod_changed(self, pod: Pod) -> None:
         """A pod on this node, by the watch, a list, or the answer to a write."""
+        if pod.metadata.uid in self._gone:
+            return
         known = self.pods.get(pod.metadata.uid)
         overtaken = _version(pod) <= self._listed_version if known is None else False
         if overtaken or (known is not None and _version(pod) < _version(known)):
@@ -219,10 +237,14 @@ class NodeState:
         self.pods[pod.metadata.uid] = pod
         if self.books is not None:
             self.books.put(facts)
+            self._prune()
         self.touch()
 
     def pod_deleted(self, uid: str) -> None:
         """A pod's object is gone."""
+        self._gone[uid] = None
+        if len(self._gone) > PODS_REMEMBERED:
+            self._gone.popitem(last=False)
         if self.pods.pop(uid, None) is not None:
             if self.books is not None:
                 self.books.remove(uid)

@@ -14,7 +14,6 @@ A node waits for nothing while its plugin is not there to attest (`leaving.attes
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +21,7 @@ from typing import Final
 
 from gpushare.extender.leaving import attests
 from gpushare.extender.state import ClusterState
+from gpushare.kube.moments import set_within
 from gpushare.model.calls import confusable
 from gpushare.model.request import Request
 
@@ -60,8 +60,7 @@ class ClassWaits:
                 if left_s <= 0:
                     return REASON
                 event.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), left_s)
+                await set_within(event, left_s)
             return None
         finally:
             self._state.subscribers.remove(event)

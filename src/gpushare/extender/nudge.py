@@ -12,7 +12,6 @@ A patch of a waiting pod wakes that pod only.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from gpushare.extender.plan import Clear, Nominate, Planner
 from gpushare.extender.state import ClusterState
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import Conflict, KubeError, NotFound
+from gpushare.kube.moments import set_within
 from gpushare.kube.patches import annotate_pod, nominate
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,7 @@ class Nudger:
     async def _wait(self) -> None:
         due = self._planner.next_due
         left_s = None if due is None else max(0.0, due - self._clock())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), left_s)
+        await set_within(self._wake, left_s)
         await asyncio.sleep(SETTLE_S)
 
     async def _carry_out(self, action: Nominate | Clear) -> None:

@@ -16,7 +16,6 @@ everything here may be lost but nothing may hold the caller up, grow, or flood t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import logging
 import os
@@ -33,6 +32,7 @@ import msgspec
 
 from gpushare.kube.connection import STRATEGIC_PATCH, Connection
 from gpushare.kube.errors import KubeError, NotFound
+from gpushare.kube.moments import set_within
 from gpushare.kube.objects import Node, Pod
 
 log = logging.getLogger(__name__)
@@ -144,8 +144,7 @@ class Recorder:
             self._wake.clear()
             wait_s = self._due[0][0] - self.clock() if self._due else None
             if wait_s is None or wait_s > 0:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                await set_within(self._wake, wait_s)
                 continue
             _, key = heapq.heappop(self._due)
             series = self._series.get(key)

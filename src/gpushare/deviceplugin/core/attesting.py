@@ -135,7 +135,8 @@ def by_name(books: Books, sighting: Sighting, now_ns: int) -> NodePod | None:
         named = [
             pod
             for pod in named
-            if pod.facts.admitted or pod.facts.bound_ns < now_ns - SETTLED_AFTER_NS
+            if any(map(books.admitted, pod.pieces))
+            or pod.facts.bound_ns < now_ns - SETTLED_AFTER_NS
         ]
     elif len(named) > 1 or books.name_was_used(sighting.namespace, sighting.pod):
         granted = holder.grant.at_ns
@@ -155,6 +156,8 @@ def release(books: Books, free: Collection[str], shown: Round) -> int:
         told = shown.complete or not (piece.hands_on and piece.attested and books.is_live(piece))
         if shown.listed and told:
             piece.grant = None
+            if books.is_live(piece) and not books.pod_of(piece).facts.started:
+                piece.attested, piece.forgotten = False, True  # the kubelet will ask again
             ended += 1
     return ended
 
@@ -164,10 +167,10 @@ def presume(books: Books, now_ns: int) -> list[Attested]:
     found: list[Attested] = []
     for piece in books.pieces():
         pod = books.pod_of(piece)
-        if not pod.live or not pod.facts.admitted or piece.attested or piece.place is None:
+        if not pod.live or not books.admitted(piece) or piece.attested or piece.place is None:
             continue
         if piece.grant is None or piece.grant.at_ns < now_ns - PRESUMED_AFTER_NS:
-            piece.attested = True
+            piece.attested, piece.forgotten = True, False
             found.append(Attested(piece))
     return found
 
@@ -192,7 +195,7 @@ def _attest(books: Books, piece: Piece, position: int, ids: frozenset[str]) -> A
         grant.handed[position] = ids
         if piece.attested:
             return None
-        piece.attested = True
+        piece.attested, piece.forgotten = True, False
         return Attested(piece)
     holder = books.holder(ids - grant.ids if grant is not None else ids)
     if holder is not None and not holder.attested:
@@ -220,7 +223,7 @@ def _exchanged(
         piece.grant = Grant(piece.grant.at_ns if piece.grant else 0)
     piece.grant.add(position, ids)
     piece.place = place
-    piece.attested = True
+    piece.attested, piece.forgotten = True, False
     if holder.place is None and books.is_live(holder):
         _place_anew(books, holder)
     return Attested(piece, holder, foreign)
@@ -250,7 +253,7 @@ def _adopted(
     piece.grant = Grant(0)
     piece.grant.add(position, ids)
     piece.place = place
-    piece.attested = True
+    piece.attested, piece.forgotten = True, False
     return Attested(piece, exchanged)
 
 

@@ -63,6 +63,8 @@ class Piece:
     grant: Grant | None = None
     attested: bool = False
     """The kubelet was seen to have given these ids to this pod."""
+    forgotten: bool = False
+    """The kubelet has taken its ids back although its pod is there and does not run yet."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -177,6 +179,12 @@ class Books:
     def is_live(self, piece: Piece) -> bool:
         return self.pods[piece.uid].live
 
+    def admitted(self, piece: Piece) -> bool:
+        """Whether the kubelet has allocated for the piece, as far as its pod shows: it has
+        started, or a plugin, maybe an earlier process, has attested it."""
+        facts = self.pods[piece.uid].facts
+        return facts.started or (facts.assigned and not piece.forgotten)
+
     def holder(self, ids: Iterable[str]) -> Piece | None:
         """The piece whose grant has any of `ids`."""
         wanted = set(ids)
@@ -195,7 +203,7 @@ class Books:
         promised: dict[int, int] = {}
         for piece in self.pieces():
             pod = self.pods[piece.uid]
-            if piece.place and pod.live and not pod.facts.admitted and piece.key not in left_out:
+            if piece.place and pod.live and not self.admitted(piece) and piece.key not in left_out:
                 for index in piece.place:
                     units = piece.outstanding // len(piece.place)
                     promised[index] = promised.get(index, 0) + units
@@ -309,7 +317,7 @@ class Books:
 
     def _runs(self, piece: Piece) -> bool:
         pod = self.pods[piece.uid]
-        return pod.live and pod.facts.admitted
+        return pod.live and self.admitted(piece)
 
     def keep(self, pod: NodePod, pieces: list[Piece]) -> None:
         """Of a pod that has left, only `pieces` stay."""

@@ -72,7 +72,7 @@ def rematched(books: Books, holder: Piece, size: int) -> Piece:
         for piece in pod.pieces:
             if (
                 pod.live
-                and not pod.facts.admitted
+                and not books.admitted(piece)
                 and piece.grant is None
                 and not piece.attested
                 and len(piece.calls) > position
@@ -92,7 +92,7 @@ def succeeded(books: Books, holder: Piece) -> Piece:
         return holder
     for pod in books.pods.values():
         for piece in pod.pieces:
-            waits = pod.live and not pod.facts.admitted and piece.grant is None
+            waits = pod.live and not books.admitted(piece) and piece.grant is None
             if waits and not piece.attested and piece.cls == holder.cls:
                 books.exchange(piece, holder)
                 return piece

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from gpushare.deviceplugin.core import refusals
+from gpushare.deviceplugin.core.asking_again import asked_again, granted_again
 from gpushare.deviceplugin.core.books import Books, Grant, Piece, Place
 from gpushare.deviceplugin.core.deciding import decide, room
 from gpushare.deviceplugin.core.handing_on import continued, position_of, reusable, succeeded
@@ -55,6 +56,8 @@ class Matching:
             offer = continued(self.books, free, must, size)
         else:
             offer = _begun(self.books, free, size, overrule=current)
+            if current:
+                offer = asked_again(self.books, offer, frozenset(available), size)
         if isinstance(offer, Refused):
             return offer if current or not offer.curable else Stale(offer)
         self.last = offer
@@ -84,6 +87,8 @@ class Matching:
         if len({len(mine) for mine in shape.values()}) > 1:
             return refusals.straddle(f"the kubelet chose unequal parts of GPUs {listed(place)}")
         if offer is not None and offer.ids == ids:
+            if offer.again:
+                return granted_again(offer)
             taker = _taker(books, offer)
             if taker is None:
                 return refusals.unknown_pod(len(ids), books.unit)
@@ -123,11 +128,11 @@ def _candidates(books: Books, size: int) -> list[tuple[Piece, int]]:
     found: list[tuple[tuple[bool, int, str, int], Piece, int]] = []
     for pod in books.pods.values():
         facts = pod.facts
-        if not pod.live or facts.admitted or facts.static or facts.error:
+        if not pod.live or facts.static or facts.error:
             continue
         for piece in pod.pieces:
             position = piece.next_call
-            if position is None:
+            if position is None or books.admitted(piece):
                 continue
             call = piece.calls[position]
             if call.reused == 0 and call.ask.units == size:
@@ -162,7 +167,7 @@ def _begun(books: Books, free: Free, size: int, *, overrule: bool) -> Offer | Re
         return _no_room(books, candidates[0][0], free, size)
     for pod in books.pods.values():
         asked = any(call.ask.units == size for piece in pod.pieces for call in piece.calls)
-        if pod.live and not pod.facts.admitted and pod.facts.error and asked:
+        if pod.live and not pod.facts.started and pod.facts.error and asked:
             return refusals.bad_request(pod.facts.error, pod.facts.record.uid)
     return refusals.unknown_pod(size, books.unit)
 
@@ -193,10 +198,32 @@ def _overruled(books: Books, piece: Piece, position: int, free: Free) -> Offer |
 
 
 def _no_room(books: Books, piece: Piece, free: Free, size: int) -> Refused:
-    if not books.node.mode.shares_memory:
+    if not books.node.mode.shares_memory:  # the kubelet has yet to hear that nothing is offered
         return refusals.not_sharing(books.node.mode)
-    largest = max(room(books, [piece], counts(free)).values(), default=0)
+    left = room(books, [piece], counts(free))
+    ended = _of_ended_pods(books, free)
+    share = size // piece.cls.gpus
+    enough = [index for index, units in left.items() if units + ended.get(index, 0) >= share]
+    if len(enough) >= piece.cls.gpus:
+        return refusals.still_counted(sum(ended.values()), books.unit, piece.uid)
+    largest = max(left.values(), default=0)
     return refusals.no_room(size, books.unit, largest, piece.cls.gpus, piece.uid)
+
+
+def _of_ended_pods(books: Books, free: Free) -> dict[int, int]:
+    """GPU index -> ids that the kubelet does not list as free, though nobody has them.
+
+    A kubelet that has just started reads its checkpoint, and takes nothing back from pods that have
+    ended until it knows all that are there.
+    """
+    granted = by_gpu(books.granted_ids(), books.index_of, books.unit) or {}
+    return {
+        gpu.index: max(
+            0, gpu.units - len(free.get(gpu.index, ())) - len(granted.get(gpu.index, ()))
+        )
+        for gpu in books.node.gpus
+        if gpu.open
+    }
 
 
 def _taker(books: Books, offer: Offer) -> Piece | None:

@@ -20,6 +20,8 @@ class Offer:
     place: Place
     goes_on: Grant | None = None
     """What the chunk's earlier calls were given."""
+    again: bool = False
+    """They are what the chunk has already, and the kubelet has forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

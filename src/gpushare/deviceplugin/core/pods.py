@@ -22,9 +22,9 @@ class PodFacts:
     app_names: tuple[str, ...] = ()
     init_names: tuple[str, ...] = ()
     """Names of the containers by index."""
-    admitted: bool = False
-    """The kubelet has allocated for every container: one of them has started, or a plugin has
-    attested the pod."""
+    started: bool = False
+    """One of its containers was created: the kubelet has allocated for all of them, and will not
+    ask again."""
     assigned: bool = False
     """Its annotation says that a plugin has attested it."""
     annotations: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ def read_facts(pod: Pod) -> PodFacts | None:
         bound_ns=_bound_ns(pod),
         app_names=tuple(container.name for container in pod.spec.containers),
         init_names=tuple(container.name for container in pod.spec.init_containers or ()),
-        admitted=assigned == "true" or _started(pod),
+        started=_started(pod),
         assigned=assigned == "true",
         annotations=frozenset(_OURS & annotations.keys()),
         error=str(error) if error is not None else None,

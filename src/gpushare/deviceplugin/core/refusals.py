@@ -20,7 +20,9 @@ class Cause(StrEnum):
 
     UNKNOWN_POD = "unknown-pod"
     NO_ROOM = "no-room"
+    STILL_COUNTED = "still-counted"
     BAD_REQUEST = "bad-request"
+    AMBIGUOUS = "ambiguous"
     STRADDLE = "straddle"
     TWICE = "twice"
     FOREIGN_IDS = "foreign-ids"
@@ -64,6 +66,27 @@ def no_room(size: int, unit: Unit, largest: int, gpus: int, uid: str) -> Refused
         Cause.NO_ROOM,
         f"{where} {amount(share, unit)} free (most on one GPU: {amount(largest, unit)}). Leave the "
         "choice of the node to the scheduler with the gpushare extender, or ask for less",
+        uid,
+        curable=True,
+    )
+
+
+def still_counted(ended: int, unit: Unit, uid: str) -> Refused:
+    return Refused(
+        Cause.STILL_COUNTED,
+        f"the kubelet still counts {amount(ended, unit)} of this node's GPU memory for pods that "
+        "have ended, as it does for a moment after its own start. Create the pod again",
+        uid,
+        curable=True,
+    )
+
+
+def ambiguous(size: int, unit: Unit, uid: str) -> Refused:
+    return Refused(
+        Cause.AMBIGUOUS,
+        f"the kubelet has forgotten what it gave to a pod that does not run yet, and asks for "
+        f"{amount(size, unit)}: that could be for pods of two kinds, so nobody gets any. Create "
+        "the pod again",
         uid,
         curable=True,
     )

@@ -59,6 +59,7 @@ def write_config(state: StateDir, layout: Layout, facts: Facts) -> None:
         "maxPods": 500,
         # A full disk of the machine is nobody's concern here.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%"},
+        "nodeStatusUpdateFrequency": "1s",  # else a device plugin's units show after up to 10 s
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": False,
         "featureGates": gates,
