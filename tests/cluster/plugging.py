@@ -14,6 +14,7 @@ from gpushare.contract import names
 from gpushare.contract.units import Unit
 from gpushare.deviceplugin.core.ids import uuid_of
 from gpushare.node.podresources import list_pod_resources
+from gpushare_testcluster import wait_for
 from gpushare_testcluster.binaries import path_of
 from gpushare_testcluster.controlplane import kubeconfig_of
 from tests.cluster import extending
@@ -126,7 +127,13 @@ def environments_word(environ: dict[str, str]) -> dict[int, int]:
 def agree(cluster: Cluster, name: str, namespace: str = "default") -> dict[str, dict[int, int]]:
     """Container -> its GPUs, on which annotation, kubelet and environment agree."""
     pod = cluster.admin.get("pods", name, namespace=namespace)
-    word = kubelets_word(cluster)
+    word: dict[tuple[str, str, str], dict[int, int]] = {}
+
+    def told() -> bool:  # a kubelet that has just started knows no pods yet
+        word.update(kubelets_word(cluster))
+        return any(key[:2] == (namespace, name) for key in word)
+
+    wait_for(told, 5, f"the kubelet's word on {name}")
     result: dict[str, dict[int, int]] = {}
     for index, gpus in allocation(pod).items():
         container = pod["spec"]["containers"][index]["name"]

@@ -15,6 +15,7 @@ Pods that fail because the kubelet, or the plugin while it answered, was killed 
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import re
 import time
@@ -192,6 +193,12 @@ class Storm:
             mine = {key: held for key, held in word.items() if key[1] == name}
             if mine:
                 self.seen.append((one["metadata"]["uid"], mine))
+
+    def record(self, folder: Path) -> None:
+        """Keeps what was seen, and the logs."""
+        (folder / "history.pickle").write_bytes(pickle.dumps(self.history.events))
+        for name in ("device-plugin", "extender", "kubelet"):
+            (folder / f"{name}.log").write_text(self.cluster.log(name))
 
     # -- what came of it --------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,36 +13,69 @@ from tests.cluster import plugging
 from tests.cluster.storm import Storm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpushare_testcluster.cluster import Cluster
 
 pytestmark = pytest.mark.node
 
 FAULTY = Path(__file__).with_name("faulty_plugin.py")
+PODS, KILLS = 200, 5
+"""At full length; KILLS of plugin, kubelet and extender each."""
 
 
-def blow(cluster: Cluster, out: Path, fault: str = "", **keywords: object) -> list[str]:
+def blow(
+    cluster: Cluster,
+    out: Path,
+    *,
+    fault: str = "",
+    start: dict[str, Any] | None = None,
+    **storm: Any,
+) -> list[str]:
+    """A storm's complaints."""
     out.mkdir(mode=0o777)
     order = out.parent / "order"
     program = (str(FAULTY), fault or f"kill={order}")
-    via = keywords.pop("via", None)
     plugging.start(
-        cluster, placement="spread", program=program, via=via, options=("--log-level", "debug")
+        cluster,
+        placement="spread",
+        program=program,
+        options=("--log-level", "debug"),
+        **(start or {}),
     )
-    storm = Storm(cluster, out, order=order, **keywords)  # type: ignore[arg-type]
-    storm.run()
-    if record := os.environ.get("RECORD"):
-        pickle.dump(storm.history.events, open(record + "/history.pickle", "wb"))
-        for name in ("device-plugin", "extender", "kubelet"):
-            open(record + f"/{name}.log", "w").write(cluster.log(name))
-    complaints = storm.complaints()
-    print("\n".join(complaints))
-    print(f"killed: {dict(storm.killed)}")
-    print("\n".join(f"{count:5} {what}" for what, count in sorted(storm.summary.items())))
+    one = Storm(cluster, out, order=order, **storm)
+    one.run()
+    if folder := os.environ.get("RECORD"):  # for whoever looks into a failure
+        one.record(Path(folder))
+    complaints = one.complaints()
+    print(f"killed: {dict(one.killed)}")
+    print("\n".join(f"{count:5} {what}" for what, count in sorted(one.summary.items())))
     return complaints
 
 
+def size(rounds: Callable[..., int]) -> dict[str, int]:
+    """A fifth of a storm, or a whole one."""
+    pods = rounds(few=PODS // 5, full=PODS)
+    return {"pods": pods, "kills": KILLS if pods == PODS else 1}
+
+
 def test_a_storm(clean_node: Cluster, tmp_path: Path, rounds: Callable[..., int]) -> None:
-    pods = rounds(few=60, full=200)
-    assert not blow(clean_node, tmp_path / "says", pods=pods, kills=2 if pods < 200 else 5)
+    assert not blow(clean_node, tmp_path / "says", **size(rounds))
+
+
+def test_a_storm_while_the_plugins_watch_is_late(
+    clean_node: Cluster, tmp_path: Path, rounds: Callable[..., int]
+) -> None:
+    proxy = clean_node.proxy()
+    proxy.watch_delay_s = 0.5
+    complaints = blow(clean_node, tmp_path / "says", start={"via": proxy}, seed=1, **size(rounds))
+    assert not complaints
+
+
+def test_the_storm_fails_where_the_kubelet_chooses_by_itself(
+    clean_node: Cluster, tmp_path: Path
+) -> None:
+    """The same checks, without GetPreferredAllocation: they can fail."""
+    complaints = blow(
+        clean_node, tmp_path / "says", fault="no-preference", seed=2, pods=30, kills=0
+    )
+    print("\n".join(complaints[:5]))
+    assert any("was refused" in complaint for complaint in complaints)
