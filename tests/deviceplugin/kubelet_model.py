@@ -70,7 +70,7 @@ class KubeletModel:
 
     def forget(self, uid: str) -> None:
         """What a new kubelet may do with a pod that does not run yet; the checkpoint stays."""
-        del self.pod_devices[uid]
+        self.pod_devices.pop(uid, None)
         self.allocated = self._held()
 
     def admit(self, uid: str, containers: list[Container], plugin: Plugin) -> None:

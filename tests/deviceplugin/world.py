@@ -221,6 +221,8 @@ class World:
             self.check_truth(uid)
             self.note_decisions()
             # Only the checkpoint tells what the init containers of a pod have that does not run.
+            if pod.started:
+                return
             if "checkpoint" not in self.sources or self.random.random() < 0.7:
                 self.begin(uid)
 

@@ -230,6 +230,7 @@ class Api:
             response = connection.getresponse()
             if response.status >= 400:
                 raise _error(response.status, _decode(response.read()), f"GET {path}")
+            connection.sock.settimeout(timeout_s + self._timeout_s)  # nothing may happen for long
             while line := response.readline():
                 yield json.loads(line)
         finally:

@@ -1,27 +1,30 @@
 """The kubelet asks once more for a pod it had given ids.
 
-A kubelet that has started, or that took a pod's ids back before its container was created,
-allocates for the pod anew. It has forgotten what it gave, so it lists those ids as free. That alone
-proves nothing: its List of pod resources can make it forget ids that a container has
-(core.matching); but then it does not ask. So a call that nobody else waits for is taken to be for
-such a pod, which is offered the same ids.
+A kubelet that has started allocates anew for every pod that does not run and has no ids in its
+checkpoint: one that was not created yet when the kubelet forgot it, or one whose containers have
+finished and whose end it has yet to report (without ids it would fail that pod). It lists the ids
+it forgot as free. That alone proves nothing: its List of pod resources can make it forget ids that
+a container has (core.matching); but then it does not ask. So a call that nobody else waits for is
+taken to be for such a pod, which is offered what it had.
 
-Where somebody does wait for a call of this size, whose class is another, the call is refused: it
-could be for either, and a container would run with a part of the wrong GPUs.
+Where somebody does wait for a call of this size, and a pod of another class that does not run yet
+may have been forgotten, the call is refused: it could be for either, and a container would run with
+a part of the wrong GPUs.
 """
 
 from gpushare.deviceplugin.core import refusals
-from gpushare.deviceplugin.core.books import Books, Piece
-from gpushare.deviceplugin.core.offers import Granted, Offer
+from gpushare.deviceplugin.core.books import Books, Grant, Piece
+from gpushare.deviceplugin.core.offers import Free, Granted, Offer, take
 from gpushare.deviceplugin.core.refusals import Cause, Refused
 
 
 def asked_again(
-    books: Books, offer: Offer | Refused, available: frozenset[str], size: int
+    books: Books, offer: Offer | Refused, available: frozenset[str], free: Free, size: int
 ) -> Offer | Refused:
     """`offer`, unless the call may be, or has to be, for a pod whose ids the kubelet forgot.
 
     available  the ids that the kubelet lists as free
+    free       those of them that nobody has on our books
     """
     forgotten = _forgotten(books, available, size)
     if isinstance(offer, Offer):
@@ -29,16 +32,42 @@ def asked_again(
         return refusals.ambiguous(size, books.unit, offer.piece.uid) if other else offer
     if offer.cause is not Cause.UNKNOWN_POD:
         return offer
+    ended = _ended(books, size)
+    if len({piece.cls for piece, _ in (*forgotten, *ended)}) > 1:
+        return refusals.ambiguous(size, books.unit, (*forgotten, *ended)[0][0].uid)
     for piece, position in forgotten:
         if piece.grant is not None and piece.place is not None:
             return Offer(piece, position, piece.grant.handed[position], piece.place, again=True)
+    for piece, position in ended:
+        ids = take(free, piece.place, size) if piece.place is not None else None
+        if ids is not None and piece.place is not None:
+            return Offer(piece, position, ids, piece.place, again=True)
     return offer
 
 
-def granted_again(offer: Offer) -> Granted:
+def granted_again(offer: Offer, now_ns: int) -> Granted:
     """It may be another's of its class this time, so it counts as attested no more."""
-    offer.piece.attested = False
-    return Granted(offer.piece, offer.position, offer.ids, offer.place)
+    piece = offer.piece
+    piece.attested = False
+    if piece.grant is None:
+        piece.grant = Grant(now_ns)
+    piece.grant.add(offer.position, offer.ids)
+    return Granted(piece, offer.position, offer.ids, offer.place)
+
+
+def _ended(books: Books, size: int) -> list[tuple[Piece, int]]:
+    """Chunks of pods that have run, whose ids were taken back, with a call of `size`."""
+    found: list[tuple[tuple[int, str, int, int], Piece, int]] = []
+    for pod in books.pods.values():
+        for piece in pod.pieces:
+            if not pod.live or not pod.facts.started or piece.attested != piece.ended:
+                continue
+            handed = piece.grant.handed if piece.grant is not None else {}
+            for position, call in enumerate(piece.calls):
+                if position not in handed and call.reused == 0 and call.ask.units == size:
+                    age = (pod.facts.bound_ns, piece.uid, piece.number, position)
+                    found.append((age, piece, position))
+    return [(piece, position) for _, piece, position in sorted(found, key=lambda entry: entry[0])]
 
 
 def _forgotten(books: Books, available: frozenset[str], size: int) -> list[tuple[Piece, int]]:

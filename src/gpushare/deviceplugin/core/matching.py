@@ -57,7 +57,7 @@ class Matching:
         else:
             offer = _begun(self.books, free, size, overrule=current)
             if current:
-                offer = asked_again(self.books, offer, frozenset(available), size)
+                offer = asked_again(self.books, offer, frozenset(available), free, size)
         if isinstance(offer, Refused):
             return offer if current or not offer.curable else Stale(offer)
         self.last = offer
@@ -88,7 +88,7 @@ class Matching:
             return refusals.straddle(f"the kubelet chose unequal parts of GPUs {listed(place)}")
         if offer is not None and offer.ids == ids:
             if offer.again:
-                return granted_again(offer)
+                return granted_again(offer, now_ns)
             taker = _taker(books, offer)
             if taker is None:
                 return refusals.unknown_pod(len(ids), books.unit)
