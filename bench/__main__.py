@@ -4,7 +4,7 @@ import argparse
 import sys
 from importlib import import_module
 
-BENCHMARKS = ("placement", "extender", "inspect", "native", "throughput")
+BENCHMARKS = ("placement", "extender", "inspect", "native", "podstatus", "throughput")
 """Modules of this package, in the order in which they run."""
 
 
