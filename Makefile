@@ -1,6 +1,7 @@
 # Every target sets up what it needs; a machine with Python 3.11, git and make is enough.
 #
 #   make demo         the main job: where would these pods go?
+#   make demo-cluster the whole system on fake GPUs, in a real Kubernetes (Linux, root)
 #   make test         quick tests, then everything this machine can run
 #   make test-quick   under 3 minutes, any system
 #   make test-long    the same with the full number of repetitions
@@ -14,7 +15,7 @@ ROUNDS ?=
 PYTEST ?= .venv/bin/pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test test-quick test-long lint native bench cluster cluster-down lock clean
+.PHONY: help setup demo demo-cluster test test-quick test-long lint native bench cluster cluster-down lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -10
@@ -24,6 +25,9 @@ setup:
 
 demo: setup
 	@scripts/demo
+
+demo-cluster: setup
+	@gpushare-testcluster demo
 
 lint: setup
 	ruff check .

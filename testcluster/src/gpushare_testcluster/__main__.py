@@ -1,4 +1,4 @@
-"""The command `gpushare-testcluster`: up, down, status."""
+"""The command `gpushare-testcluster`: up, down, status, demo."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def _parser() -> argparse.ArgumentParser:
         description="A real Kubernetes control plane on this machine's loopback, with gpushare's "
         "extender in its scheduler. Everything is in one folder; `down` removes it.",
     )
-    commands = parser.add_subparsers(required=True, metavar="up|down|status")
+    commands = parser.add_subparsers(required=True, metavar="up|down|status|demo")
 
-    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: object, text: str, folder: str = str(default_dir())
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
-        sub.add_argument(
-            "--dir", type=Path, help=f"the cluster's folder (default: {default_dir()})"
-        )
+        sub.add_argument("--dir", type=Path, help=f"the cluster's folder (default: {folder})")
         return sub
 
     up = command("up", _up, "Start a cluster and return when it is ready.")
@@ -72,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("-v", "--verbosity", type=int, default=1, help="of the Kubernetes processes")
     command("down", _down, "End the cluster's processes and remove its folder.")
     command("status", _status, "Say what runs. Exit status 1 when there is no whole cluster.")
+    text = "Show the whole of gpushare on fake GPUs, and take everything down again. Needs root."
+    command("demo", _demo, text, "a new one under /tmp")
     return parser
 
 
@@ -160,6 +162,12 @@ def _status(args: argparse.Namespace, state: StateDir, say: Say) -> int:
     print(f"{'logs':<26} {state.logs}")
     print(f"{'kubeconfig':<26} {cluster.kubeconfig}")
     return 0 if whole and ready else 1
+
+
+def _demo(args: argparse.Namespace, state: StateDir, say: Say) -> int:
+    from gpushare_testcluster import demo
+
+    return demo.run(args.dir)
 
 
 if __name__ == "__main__":
