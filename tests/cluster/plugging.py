@@ -146,7 +146,7 @@ def agree(cluster: Cluster, name: str, namespace: str = "default") -> dict[str, 
 def plain_scheduler(cluster: Cluster) -> str:
     """Starts a second stock kube-scheduler, without the extender; its schedulerName."""
     name = "plain-scheduler"
-    config = cluster.dir / f"{name}.yaml"
+    config = cluster.node.gpushare_dir / f"{name}.yaml"
     config.write_text(
         yaml.safe_dump(
             {

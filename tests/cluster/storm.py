@@ -229,7 +229,7 @@ class Storm:
                 assert where is not None
                 self._count(given, last.object, where)
                 self.summary["corrected"] += where != decision
-                found += self._contradictions(uid, events[-1].object)
+                found += self._contradictions(uid, events[-1].object, attested)
                 found += self._moved(name, attested)
             found += self._failure(events[-1].object)
         if surplus := given - decided:
@@ -244,7 +244,8 @@ class Storm:
     def _moved(self, name: str, attested: list[Event]) -> list[str]:
         """Whether a pod's place changed after it was attested.
 
-        A kubelet that starts forgets what it gave pods that do not run yet, and gives them anew.
+        A kubelet that starts allocates anew for a pod whose containers have finished, if it had no
+        time to say so.
         """
         found: list[str] = []
         for one, other in itertools.pairwise(attested):
@@ -278,12 +279,16 @@ class Storm:
         for cls, gpus in zip(classes_of(request), where.gpus, strict=True):
             counter[cls, gpus] += 1
 
-    def _contradictions(self, uid: str, one: Object) -> list[str]:
-        """Between annotation, environment and PodResources of an attested pod."""
+    def _contradictions(self, uid: str, one: Object, attested: list[Event]) -> list[str]:
+        """Between the annotations of an attested pod, its environment and PodResources.
+
+        Where a pod was given a GPU anew (`_moved`), each must agree with one of its annotations.
+        """
         found: list[str] = []
         name = one["metadata"]["name"]
-        for index, gpus in plugging.allocation(one).items():
-            container = one["spec"]["containers"][index]["name"]
+        told = [plugging.placed(event.object) for event in attested]
+        for container in told[-1]:
+            gpus = [placed[container] for placed in told]
             environ = speaking.heard(self.out, one, container)
             if environ is not None:
                 self.summary["environments"] += 1
@@ -292,14 +297,14 @@ class Storm:
                     self.summary["deleted while starting, without a GPU"] += 1
                 elif names.ENV_MEM_IDX not in environ:
                     found.append(f"{name}/{container}: no GPU in its environment: {environ}")
-                elif plugging.environments_word(environ) != gpus:
-                    found.append(f"{name}/{container}: annotation {gpus}, environment {environ}")
+                elif plugging.environments_word(environ) not in gpus:
+                    found.append(f"{name}/{container}: annotations {gpus}, environment {environ}")
             for seen_uid, word in self.seen:
                 key = ("default", name, container)
                 if seen_uid == uid and key in word:
                     self.summary["kubelet's word"] += 1
-                    if word[key] != gpus:
-                        found.append(f"{name}/{container}: annotation {gpus}, kubelet {word[key]}")
+                    if word[key] not in gpus:
+                        found.append(f"{name}/{container}: annotations {gpus}, kubelet {word[key]}")
         return found
 
     def _failure(self, one: Object) -> list[str]:

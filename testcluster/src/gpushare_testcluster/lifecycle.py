@@ -155,5 +155,8 @@ def _undone_on_failure(state: StateDir, processes: Processes, say: Say) -> Itera
     except BaseException:
         _take_down(state, processes, say, keep_logs=True)
         if any(state.logs.glob("*.log")):
-            say.note(f"The logs are in {state.logs}; 'gpushare-testcluster down' removes them.")
+            say.note(
+                f"The logs are in {state.logs}; 'gpushare-testcluster down --dir {state.path}' "
+                "removes them."
+            )
         raise

@@ -14,7 +14,6 @@ from gpushare_testcluster.demo.stage import Stage, is_running
 from gpushare_testcluster.node.layout import DEFAULT_NAME
 from gpushare_testcluster.node.plugin import PLUGIN, PLUGIN_ACCOUNT
 from gpushare_testcluster.nodes import GPU_COUNT, GPU_MEM
-from gpushare_testcluster.processes import MARK
 
 JOB = "examples/mnist-spread/job.yaml"
 JOB_NAME = "tensorflow-mnist-spread"
@@ -44,8 +43,6 @@ def start_cluster(stage: Stage, folder: Path) -> None:
     )
     stage.line(f"$ gpushare-testcluster up --node --no-extender --dir {folder}")
     stage.cluster = Cluster.start(folder, say=stage.say)
-    # Here rather than by start_node: with the mark the compiler is found if we are killed.
-    binaries.ensure(binaries.NODE, stage.say, {MARK: str(stage.cluster.state.path)})
     stage.cluster.start_node(labels={}, say=stage.say)
     stage.line(f"$ export KUBECONFIG={stage.cluster.kubeconfig}")
     stage.show("kubectl get nodes")

@@ -21,6 +21,7 @@ from gpushare_testcluster.node import cgroups, kubelet, leftovers, namespace, re
 from gpushare_testcluster.node.layout import Facts, Layout
 from gpushare_testcluster.node.plugin import PLUGIN, PluginPart
 from gpushare_testcluster.node.watching import PodPart
+from gpushare_testcluster.processes import MARK
 from gpushare_testcluster.say import Say
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def start_node(
     layout = Layout(cluster.state)
     if layout.exists():
         raise TestClusterError(f"the cluster in {cluster.dir} has a node already: Cluster.node")
-    binaries.ensure(binaries.NODE, say)
+    binaries.ensure(binaries.NODE, say, {MARK: str(cluster.state.path)})
     (plugin_port,) = ports.free_ports("127.0.0.1", 1)
     facts = Facts(
         name=name,
