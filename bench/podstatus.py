@@ -1,8 +1,8 @@
 """What a pod of 80 units costs in its status, with and without the kubelet's ResourceHealthStatus.
 
 The kubelet (1.36) lists every device id of a container in the pod's status, in another order each
-time it looks. One pod of 80 units on a real kubelet, watched for three minutes: bytes of its status as
-JSON, and how often the kubelet patched it. (`watch` events of the pod while nothing happens to it.)
+time it looks. One pod of 80 units on a real kubelet, watched for three minutes: bytes of its status
+as JSON, and how often the kubelet patched it (`watch` events of the pod, to which nothing happens).
 """
 
 import json
@@ -20,6 +20,7 @@ from gpushare_testcluster.pods import pod
 from gpushare_testcluster.waiting import wait_for
 
 UNITS = 80
+UUID = "GPU-8b6d0d4e-3a57-4b0e-9d51-0c9a4f2f6f10"  # as long as real ones
 WATCH_S = 180
 GATE = "ResourceHealthStatus"
 SIDE_BY_SIDE = "{:>28} {:>13} {:>13}"
@@ -45,7 +46,7 @@ def _one(gates: dict[str, bool] | None) -> dict[str, float]:
         try:
             node = cluster.start_node(feature_gates=gates)
             gpus = Path(folder) / "gpus.yaml"
-            one = {"uuid": "GPU-0", "model": "Eighty", "memory_mib": UNITS * 1024}
+            one = {"uuid": UUID, "model": "Eighty", "memory_mib": UNITS * 1024}
             gpus.write_text(yaml.safe_dump({"gpus": [one]}))
             program = [sys.executable, "-m", "gpushare", "device-plugin", "--fake-gpus", str(gpus)]
             where = ["--kubeconfig", "{kubeconfig}", "--node", "{node}", "--listen", "{listen}"]
