@@ -58,6 +58,9 @@ int hook_named(const char *symbol)
 int hook_versioned(const char *base, int version, bool per_thread)
 {
     int best = -1;
+    /* Since 12.0 the plain name means another function, with other parameters (cuda.h). */
+    if (version >= 12000 && same(base, "cuGraphInstantiate"))
+        base = "cuGraphInstantiateWithFlags";
     for (int i = 0; i < HOOK_COUNT; i++) {
         const struct hook *hook = &hooks[i];
         if (hook->library != CUDA || hook->since > version || !same(hook->base, base) ||
