@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster import plugging
+from tests.cluster import injecting, plugging
 from tests.cluster.storm import Storm
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def blow(
     out: Path,
     *,
     fault: str = "",
+    options: tuple[str, ...] = (),
     start: dict[str, Any] | None = None,
     **storm: Any,
 ) -> list[str]:
@@ -38,7 +39,7 @@ def blow(
         cluster,
         placement="spread",
         program=program,
-        options=("--log-level", "debug"),
+        options=("--log-level", "debug", "--hook", str(injecting.hook()), *options),
         **(start or {}),
     )
     one = Storm(cluster, out, order=order, **storm)
@@ -68,6 +69,13 @@ def test_a_storm_while_the_plugins_watch_is_late(
     proxy.watch_delay_s = 0.5
     complaints = blow(clean_node, tmp_path / "says", start={"via": proxy}, seed=1, **size(rounds))
     assert not complaints
+
+
+def test_a_storm_in_which_the_hook_alone_tells(
+    clean_node: Cluster, tmp_path: Path, rounds: Callable[..., int]
+) -> None:
+    hook = ("--attest-by", "hook")
+    assert not blow(clean_node, tmp_path / "says", options=hook, seed=3, **size(rounds))
 
 
 def test_the_storm_fails_where_the_kubelet_chooses_by_itself(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,15 +91,20 @@ class Plugins:
         unit: Unit = Unit.GIB,
         attest_by: frozenset[str] = frozenset(ALL_SOURCES),
         registered: bool = True,
+        fake: bool = True,
+        **more: Any,
     ) -> Plugin:
-        """A plugin; once it is registered and its devices are known, unless told otherwise."""
+        """A plugin; once it is registered and its devices are known, unless told otherwise.
+
+        fake: whether it knows that its GPUs are pretended; more: further options.
+        """
         config = Config(self._api.url, FixedHeader.token("t"), "the test's configuration")
         connection = Connection(config)
         options = Options(
             kubeconfig=None,
             context=None,
             node=NODE,
-            fake_gpus=self._gpus.path,
+            fake_gpus=self._gpus.path if fake else None,
             unit=unit,
             host="127.0.0.1",
             port=0,
@@ -106,7 +113,10 @@ class Plugins:
             attest_by=attest_by,
             log_level="info",
             log_format="text",
+            home=self._kubelet.folder.parent / "home",
+            cdi_directories=(self._kubelet.folder.parent / "cdi",),
         )
+        options = dataclasses.replace(options, **more)
         source = FakeGpus(self._gpus.path, pause=lambda s: time.sleep(min(s, 0.01)))
         plugin = Plugin(App.build(connection, source, options), connection)
         self._started.append(plugin)

@@ -29,7 +29,13 @@ NODE = "n1"
 BOUND_NS = 1_767_225_600_000_000_000
 
 
-def node(*, labels: dict[str, str] | None = None, uid: str = "uid-n1", **annotations: str) -> Json:
+def node(
+    *,
+    labels: dict[str, str] | None = None,
+    uid: str = "uid-n1",
+    runtime: str = "",
+    **annotations: str,
+) -> Json:
     """A node that shares its GPUs and of which no plugin has told anything yet."""
     return {
         "metadata": {
@@ -39,7 +45,11 @@ def node(*, labels: dict[str, str] | None = None, uid: str = "uid-n1", **annotat
             "annotations": {**annotations},
         },
         "spec": {},
-        "status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"}},
+        "status": {
+            "capacity": {"cpu": "4"},
+            "allocatable": {"cpu": "4"},
+            "nodeInfo": {"containerRuntimeVersion": runtime},
+        },
     }
 
 
@@ -175,6 +185,10 @@ class FakeNodeApi:
         """Merge labels and annotations; None removes one."""
         meta = {"labels": labels or {}, "annotations": annotations or {}}
         self.put_node(_merged(self.nodes[NODE], {"metadata": meta}))
+
+    def change_capacity(self, **amounts: str) -> None:
+        """Merge amounts into the node's capacity; "nvidia.com/gpu" is one."""
+        self.put_node(_merged(self.nodes[NODE], {"status": {"capacity": amounts}}))
 
     def change_pod(self, name: str, **parts: Json) -> None:
         """Merge into a pod's metadata, spec or status."""

@@ -224,7 +224,25 @@ async def test_another_mode_offers_nothing_and_leaves_running_pods_alone(
     assert len(kubelet.registrations) == 1
 
 
-# BUG: nothing is said of a mode that nothing keeps the promise of (CONTRACT: node labels).
+async def test_a_node_that_has_left_keeps_its_annotations_for_its_last_pod(
+    api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins
+) -> None:
+    api.put_node(node(labels={"other": "label"}))
+    api.put_pod(pod("p", 4, gpu=0))
+    await plugins.start()
+    await kubelet.admit(api.pods["p"])
+    api.change_node(labels={LABEL_MODE: "default"})
+    await eventually(lambda: count(api) == ("0", "0"))
+    assert indexes(api) == {"GPU-a": 0, "GPU-b": 1}
+    api.delete_pod("p")
+    await eventually(lambda: api.annotation(names.ANNOTATION_DEVICES) is None)
+    await eventually(lambda: api.annotation(names.ANNOTATION_NODE) is None)
+    assert names.LABEL_ACCELERATOR_NAME not in api.nodes[NODE]["metadata"]["labels"]
+    assert api.nodes[NODE]["metadata"]["labels"]["other"] == "label"
+    api.change_node(labels={LABEL_MODE: "share"})
+    await eventually(lambda: indexes(api) == {"GPU-a": 0, "GPU-b": 1})
+
+
 @pytest.mark.parametrize("mode", ["core_mem", "mps"])
 async def test_a_mode_whose_promise_is_not_kept_is_told_in_an_event(
     api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins, mode: str
@@ -242,6 +260,35 @@ async def test_a_label_nobody_knows_is_told_in_an_event(
     await plugins.start()
     await eventually(lambda: api.reasons("Node", NODE) == ["UnknownPlacement"])
     assert len(kubelet.healthy) == 30
+
+
+async def test_nothing_is_offered_twice(
+    api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins
+) -> None:
+    """NVIDIA's own device plugin offers the same GPUs whole."""
+    api.put_node(node())
+    await plugins.start()
+    await eventually(lambda: len(kubelet.healthy) == 30)
+    api.change_capacity(**{"nvidia.com/gpu": "2"})
+    await eventually(lambda: kubelet.devices == {})
+    await eventually(lambda: api.reasons("Node", NODE) == ["GPUMemoryNotOffered"])
+    assert "nvidia.com/gpu: 2" in api.events[0]["message"]
+    api.change_capacity(**{"nvidia.com/gpu": "0"})
+    await eventually(lambda: len(kubelet.healthy) == 30)
+
+
+async def test_a_gpu_that_fails_and_recovers_is_told_of_with_its_pods(
+    api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins, gpus: GpuFile
+) -> None:
+    api.put_node(node())
+    api.put_pod(pod("p", 4, gpu=0))
+    await plugins.start()
+    await kubelet.admit(api.pods["p"])
+    gpus.write("GPU-a", "GPU-b", ill=("GPU-a",))
+    await eventually(lambda: api.reasons("Node", NODE) == ["GPUFailed"])
+    assert "On it: default/p." in api.events[0]["message"]
+    gpus.write("GPU-a", "GPU-b")
+    await eventually(lambda: api.reasons("Node", NODE) == ["GPUFailed", "GPURecovered"])
 
 
 # -- units ---------------------------------------------------------------------------------------

@@ -202,7 +202,6 @@ async def test_the_older_of_two_stops_and_the_newer_ends_registered(
     await kubelet.admit(api.pods["p"])
 
 
-# BUG: the kubelet keeps the older's stream open, so nothing tells it that it is asked no more.
 async def test_the_newer_of_two_stops_and_the_older_ends_registered(
     api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins
 ) -> None:
@@ -222,7 +221,6 @@ async def test_the_newer_of_two_stops_and_the_older_ends_registered(
 # -- the end -------------------------------------------------------------------------------------
 
 
-# BUG: on Python 3.11 asyncio.wait_for swallows a cancellation that comes as its wait is over.
 @pytest.mark.parametrize("steps", range(4))
 async def test_a_stop_ends_every_part_also_when_something_has_just_happened(
     api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins, steps: int

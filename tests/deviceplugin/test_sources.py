@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from gpushare.contract.names import RESOURCE_MEM
 from gpushare.deviceplugin.core.attesting import Sighting
-from gpushare.deviceplugin.sources import ALL_SOURCES, CHECKPOINT, PODRESOURCES, STATUS, Sources
+from gpushare.deviceplugin.sources import (
+    ALL_SOURCES,
+    CHECKPOINT,
+    HOOK,
+    PODRESOURCES,
+    STATUS,
+    Sources,
+)
 from gpushare.kube.objects import (
     AllocatedDevice,
     AllocatedResource,
@@ -18,6 +27,7 @@ from gpushare.kube.objects import (
     Pod,
     PodStatus,
 )
+from gpushare.node.mailbox import Mailboxes, Record
 from tests.deviceplugin.fake_kubelet import CHECKPOINT as FILE
 from tests.deviceplugin.fake_kubelet import FakeKubelet, Running
 
@@ -25,7 +35,20 @@ IDS = {"GPU-a::0", "GPU-a::1"}
 
 
 def sources(kubelet: FakeKubelet, *enabled: str) -> Sources:
-    return Sources(kubelet.folder, kubelet.pod_resources, frozenset(enabled or ALL_SOURCES))
+    return Sources(
+        kubelet.folder,
+        kubelet.pod_resources,
+        frozenset(enabled or ALL_SOURCES),
+        Mailboxes(kubelet.folder / "allocations"),
+    )
+
+
+def letter(kubelet: FakeKubelet, *ids: str, uid: str = "u", at_ns: int = 1) -> None:
+    """The hook's, of container `c` with these ids."""
+    boxes = Mailboxes(kubelet.folder / "allocations")
+    path = boxes.keep(Record(ids=ids, env={})) / f"{uid}_c.json"
+    path.write_text(json.dumps({"version": 1, "podUid": uid, "container": "c"}))
+    os.utime(path, ns=(at_ns, at_ns))
 
 
 def holds(kubelet: FakeKubelet) -> None:
@@ -117,3 +140,42 @@ async def test_only_what_is_enabled_is_asked(
     holds(kubelet)
     shown = await sources(kubelet, enabled).ask([], may_list=True)
     assert list(shown.sightings) == expected
+
+
+async def test_the_hook_tells_by_uid_what_the_directory_holds(kubelet: FakeKubelet) -> None:
+    letter(kubelet, *IDS)
+    letter(kubelet, "GPU-b::0", uid="v")
+    shown = await sources(kubelet, HOOK).ask([], may_list=True)
+    assert sorted(shown.sightings, key=str) == sorted(
+        [BY_UID, Sighting("c", frozenset({"GPU-b::0"}), uid="v")], key=str
+    )
+    assert (shown.listed, shown.complete) == (False, False)
+
+
+async def test_of_a_containers_letters_the_last_counts(kubelet: FakeKubelet) -> None:
+    """It did not come to run with the first ids, and was given others."""
+    letter(kubelet, "GPU-a::7", at_ns=1)
+    letter(kubelet, *IDS, at_ns=3)
+    letter(kubelet, "GPU-a::9", at_ns=2)
+    shown = await sources(kubelet, HOOK).ask([], may_list=True)
+    assert list(shown.sightings) == [BY_UID]
+
+
+async def test_the_kubelets_own_word_counts_more_than_a_letter(kubelet: FakeKubelet) -> None:
+    letter(kubelet, "GPU-a::7")
+    holds(kubelet)
+    shown = await sources(kubelet).ask([], may_list=True)
+    assert list(shown.sightings) == [BY_UID]
+    ids = [AllocatedDevice(i) for i in sorted(IDS)]
+    status = ContainerStatus("c", allocated_resources_status=[AllocatedResource(RESOURCE_MEM, ids)])
+    pod = Pod(ObjectMeta("p", "default", "u"), status=PodStatus(container_statuses=[status]))
+    shown = await sources(kubelet, STATUS, HOOK).ask([pod], may_list=True)
+    assert list(shown.sightings) == [BY_UID]
+
+
+async def test_letters_beside_no_record_tell_nothing(kubelet: FakeKubelet) -> None:
+    letter(kubelet, *IDS)
+    for path in (kubelet.folder / "allocations").glob("*/ids"):
+        path.unlink()
+    shown = await sources(kubelet, HOOK).ask([], may_list=True)
+    assert list(shown.sightings) == []

@@ -167,7 +167,6 @@ def test_an_older_list_does_not_undo_a_newer_one() -> None:
     assert on_books(state) == set()
 
 
-# BUG: it comes back for good, as the watch will not tell a second time that it is gone.
 def test_a_deleted_pod_does_not_come_back_with_the_answer_to_our_write() -> None:
     """The event that it is gone overtook the answer to a patch of it."""
     state = begun(pod(10))
@@ -177,7 +176,6 @@ def test_a_deleted_pod_does_not_come_back_with_the_answer_to_our_write() -> None
     assert version(state) is None
 
 
-# BUG: the same.
 def test_a_deleted_pod_does_not_come_back_with_a_fresh_list_that_was_under_way() -> None:
     state = begun(pod(10))
     state.pod_handler.deleted(Ref("uid-p", "default", "p", "31"))
@@ -221,7 +219,6 @@ def test_a_node_created_anew_counts() -> None:
     assert not state.offering
 
 
-# BUG: versions are not compared where the UID is another.
 def test_the_answer_to_a_write_to_the_earlier_node_object_is_ignored() -> None:
     state = begun(of=node(10))
     state.node_handler.changed(node(20, uid="uid-again", mode="default"))
@@ -250,7 +247,6 @@ def test_a_vanished_gpu_that_a_pod_holds_keeps_its_index() -> None:
     assert known(state) == {"GPU-b": (1, True), "GPU-a": (2, True)}
 
 
-# BUG: only a deleted pod makes the plugin look whether the index is still needed.
 def test_a_vanished_gpu_goes_when_the_pod_that_held_it_has_ended() -> None:
     of = node(1, **{names.ANNOTATION_DEVICES: PUBLISHED})
     state = begun(pod(10), found=(B,), of=of)
@@ -265,7 +261,6 @@ def test_a_vanished_gpu_that_nobody_holds_is_forgotten() -> None:
     assert known(state) == {"GPU-b": (1, True)}
 
 
-# BUG: with no GPU left, what was published is read back at every change of the node.
 def test_the_last_vanished_gpu_is_forgotten_too() -> None:
     state = begun(found=(), of=node(1, **{names.ANNOTATION_DEVICES: PUBLISHED}))
     assert known(state) == {}

@@ -11,6 +11,7 @@ from typing import Final
 from gpushare.contract.names import RESOURCE_MEM
 from gpushare.deviceplugin.core.books import Decision
 from gpushare.deviceplugin.core.refusals import Refused
+from gpushare.deviceplugin.happenings import Happenings
 from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.events import About, Recorder, Severity
 
@@ -20,6 +21,7 @@ REFUSED: Final = "GPUMemoryRefused"
 DECIDED_LATE: Final = "GPUDecidedByNode"
 MOVED: Final = "GPUDecidedAnew"
 NOT_OFFERED: Final = "GPUMemoryNotOffered"
+NOT_ISOLATED: Final = "GPUMemoryNotIsolated"
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Announcer:
     """Tells people through `recorder`."""
 
     recorder: Recorder
+    _happenings: Happenings = field(default_factory=Happenings)
     _problems: dict[str, str] = field(default_factory=dict)
     """Reason -> the text last told of the node."""
 
@@ -38,6 +41,13 @@ class Announcer:
             self.recorder.event(About.pod(pod), Severity.WARNING, REFUSED, refused.text)
         else:
             self._node(state, REFUSED, refused.text)
+
+    def decisions(self, state: NodeState) -> None:
+        """Tell of what was decided here since the last time."""
+        if state.books is not None:
+            told, state.books.decisions = state.books.decisions, []
+            for decision in told:
+                self.decided(decision, state)
 
     def decided(self, decision: Decision, state: NodeState) -> None:
         """A pod's GPU was decided here, because nobody had, or where it was decided is no room."""
@@ -73,12 +83,24 @@ class Announcer:
         now = {problem.reason: problem.message for problem in state.problems}
         if state.not_offered:
             now[NOT_OFFERED] = state.not_offered
+        if state.not_isolated:
+            now[NOT_ISOLATED] = state.not_isolated
         for reason, text in now.items():
             if self._problems.get(reason) != text:
                 log.warning("node %s: %s", state.name, text)
                 self._node(state, reason, text)
         self._problems = now
 
-    def _node(self, state: NodeState, reason: str, text: str) -> None:
+    def happenings(self, state: NodeState) -> None:
+        """Tell of GPUs that fail and recover, and of a change of mode."""
+        if state.books is None:
+            return
+        for one in self._happenings.news(state.devices, state.ailments, state.books):
+            log.warning("node %s: %s", state.name, one.text)
+            self._node(state, one.reason, one.text, one.severity)
+
+    def _node(
+        self, state: NodeState, reason: str, text: str, severity: Severity = Severity.WARNING
+    ) -> None:
         if state.node is not None:
-            self.recorder.event(About.node(state.node), Severity.WARNING, reason, text)
+            self.recorder.event(About.node(state.node), severity, reason, text)

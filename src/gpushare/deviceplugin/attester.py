@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from gpushare.deviceplugin.core.attesting import Attested, Round, attest, presume, release
-from gpushare.deviceplugin.core.books import Books, Piece
+from gpushare.deviceplugin.core.books import Books, Decision, Piece
 from gpushare.deviceplugin.counters import Counters
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
@@ -89,6 +89,7 @@ class Attester:
                 log.debug("%s has GPU %s", _named(books, piece), piece.place)
                 continue
             self.counters.corrections.inc()
+            self._decided_here(books, piece)
             log.info(
                 "correction: %s has GPU %s, %s takes GPU %s: %s",
                 _named(books, piece),
@@ -99,6 +100,12 @@ class Attester:
                 if attested.foreign
                 else f"the kubelet asked for the same {piece.cls.first} units for both",
             )
+
+    def _decided_here(self, books: Books, piece: Piece) -> None:
+        """A place that was decided here for another is this one's, for which nobody decided."""
+        pod = books.pods.get(piece.uid)
+        if pod is not None and pod.facts.record.assignment is None and piece.place is not None:
+            books.decisions.append(Decision(piece, piece.place))
 
 
 def _named(books: Books, piece: Piece) -> str:

@@ -45,12 +45,5 @@ class Hardware:
                 await asyncio.sleep(RETRY_S)
 
     def _tell(self, found: tuple[FoundGpu, ...]) -> None:
-        before = {gpu.uuid: gpu.problem for gpu in self._known or ()}
-        for gpu in found:
-            was = before.get(gpu.uuid)
-            if gpu.problem and gpu.problem != was:
-                log.warning("GPU %s takes nothing new: %s", gpu.uuid, gpu.problem)
-            elif was and not gpu.problem:
-                log.warning("GPU %s is well again", gpu.uuid)
         self._known = found
         self.state.gpus_found(found)

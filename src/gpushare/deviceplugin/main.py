@@ -16,11 +16,14 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
+from gpushare.deviceplugin.allocations import AllocationDevices
 from gpushare.deviceplugin.announce import Announcer
 from gpushare.deviceplugin.attester import Attester
 from gpushare.deviceplugin.counters import Counters
 from gpushare.deviceplugin.hardware import Hardware
 from gpushare.deviceplugin.http import application
+from gpushare.deviceplugin.injecting import Injector
+from gpushare.deviceplugin.injection import Way
 from gpushare.deviceplugin.options import Options, parse
 from gpushare.deviceplugin.publisher import Publisher
 from gpushare.deviceplugin.service import Allocator
@@ -35,6 +38,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.kube.resources import NODES, PODS, Selector, checked_name
 from gpushare.node.fake_gpus import FakeGpus
 from gpushare.node.gpus import GpuSource, GpusUnavailable
+from gpushare.node.mailbox import Mailboxes
 from gpushare.node.nvml import NvmlGpus
 from gpushare.view import logs
 
@@ -51,6 +55,7 @@ class App:
     recorder: Recorder
     announcer: Announcer
     attester: Attester
+    injector: Injector
     publisher: Publisher
     hardware: Hardware
     serving: Serving
@@ -59,14 +64,32 @@ class App:
     @classmethod
     def build(cls, connection: Connection, source: GpuSource, options: Options) -> "App":
         """All parts, wired; must be called where an event loop runs."""
-        injection = "fake" if options.fake_gpus else "env"
-        state = NodeState(options.node, options.unit, injection)
+        fake = options.fake_gpus is not None
+        way = Way.FAKE if fake else Way.CDI
+        state = NodeState(options.node, options.unit, way, alone=not options.beside_whole_gpus)
         recorder = Recorder(connection, "gpushare-device-plugin", host=options.node)
         announcer = Announcer(recorder)
         counters = Counters(lambda: state.books)
-        sources = Sources(options.device_plugins, options.pod_resources, options.attest_by)
+        mailboxes = Mailboxes(options.home / "allocations")
+        sources = Sources(
+            options.device_plugins, options.pod_resources, options.attest_by, mailboxes
+        )
         attester = Attester(state, sources, counters)
-        allocator = Allocator(state, connection, attester, announcer, counters)
+        injector = Injector(
+            state,
+            sources,
+            AllocationDevices(
+                mailboxes,
+                options.cdi_directories[-1],
+                lambda: {gpu.uuid: gpu.minor for gpu in state.found},
+            ),
+            options.injection,
+            fake,
+            options.cdi_directories,
+            options.hook,
+            options.home / "bin",
+        )
+        allocator = Allocator(state, connection, attester, injector, announcer, counters)
         name = options.node
         return cls(
             state,
@@ -79,6 +102,7 @@ class App:
             recorder,
             announcer,
             attester,
+            injector,
             Publisher(state, connection),
             Hardware(state, source, announcer),
             Serving(options.device_plugins, allocator, counters),
@@ -92,17 +116,19 @@ class App:
             "watch of its pods": self.pods.run(),
             "events": self.recorder.run(),
             "GPUs": self.hardware.run(),
-            "labels": self._labels(),
+            "telling": self._tell(),
             "serving": self._serve(),
         }
 
-    async def _labels(self) -> NoReturn:
-        """Tell of what is wrong with the node's labels, whenever it changes."""
+    async def _tell(self) -> NoReturn:
+        """Tell of what is wrong with the node, of decisions, and of what happens, as it comes."""
         changed = asyncio.Event()
         self.state.subscribers.append(changed)
         while True:
             changed.clear()
             self.announcer.problems(self.state)
+            self.announcer.decisions(self.state)
+            self.announcer.happenings(self.state)
             await changed.wait()
 
     async def _serve(self) -> None:
@@ -113,8 +139,10 @@ class App:
             changed.clear()
             await changed.wait()
         self.state.subscribers.remove(changed)
+        await self.injector.probe()
         self.state.begin()
-        await self.attester.look()
+        shown = await self.attester.look()
+        self.injector.rebuild(shown.sightings if shown else ())
         log.info(
             "node %s: %d GPUs, %d units of %s, mode %s; %d pods that ask for GPU memory",
             self.state.name,
@@ -126,6 +154,7 @@ class App:
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self.attester.run())
+            group.create_task(self.injector.run())
             group.create_task(self.publisher.run())
             group.create_task(self.serving.run())
 

@@ -5,15 +5,23 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import gpushare
 from gpushare.contract.names import PLUGIN_METRICS_PORT
 from gpushare.contract.units import Unit
+from gpushare.deviceplugin.edits import HOOK_NAME
+from gpushare.deviceplugin.injection import Choice
 from gpushare.deviceplugin.sources import ALL_SOURCES
+from gpushare.node.cdi import DIRECTORIES
 from gpushare.node.kubelet import DEVICE_PLUGINS
 from gpushare.node.podresources import SOCKET
 from gpushare.view.address import listen_address
 
-NODE_VARIABLE = "NODE_NAME"
+NODE_VARIABLE: Final = "NODE_NAME"
+HOOK_VARIABLE: Final = "GPUSHARE_HOOK"
+HOME: Final = Path("/var/lib/gpushare")
+SHIPPED_HOOK: Final = Path(gpushare.__file__).parent / "native" / HOOK_NAME
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,11 @@ class Options:
     attest_by: frozenset[str]
     log_level: str
     log_format: str
+    beside_whole_gpus: bool = False
+    injection: Choice = Choice.AUTO
+    hook: Path | None = None
+    home: Path = HOME
+    cdi_directories: tuple[Path, ...] = DIRECTORIES
 
 
 def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
@@ -97,6 +110,44 @@ def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
         f"kind (default {','.join(ALL_SOURCES)})",
     )
     parser.add_argument(
+        "--beside-whole-gpus",
+        action="store_true",
+        help="offer GPU memory although another device plugin offers nvidia.com/gpu on this node",
+    )
+    parser.add_argument(
+        "--injection",
+        type=Choice,
+        choices=list(Choice),
+        default=Choice.AUTO,
+        help="how containers get their GPUs: by CDI devices; or by the environment alone, for "
+        "nodes where NVIDIA's runtime is the default (default auto: CDI, where the container "
+        "runtime does it and a specification names the GPUs)",
+    )
+    parser.add_argument(
+        "--hook",
+        type=_file,
+        default=os.environ.get(HOOK_VARIABLE) or (SHIPPED_HOOK if SHIPPED_HOOK.exists() else None),
+        metavar="FILE",
+        help=f"the program {HOOK_NAME}, which is installed on the node and checks before a "
+        f"container starts that it has its GPU (default ${HOOK_VARIABLE}, else as shipped)",
+    )
+    parser.add_argument(
+        "--home",
+        type=Path,
+        default=HOME,
+        metavar="DIRECTORY",
+        help="where the hook and what it writes are kept; the same path here and on the node "
+        "(default %(default)s)",
+    )
+    parser.add_argument(
+        "--cdi-directories",
+        type=_directories,
+        default=DIRECTORIES,
+        metavar="LIST",
+        help="where the container runtime looks for CDI specifications; ours are written to the "
+        f"last (default {','.join(map(str, DIRECTORIES))})",
+    )
+    parser.add_argument(
         "--log-level", choices=["debug", "info", "warning", "error"], default="info"
     )
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
@@ -117,7 +168,25 @@ def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
         attest_by=given.attest_by,
         log_level=given.log_level,
         log_format=given.log_format,
+        beside_whole_gpus=given.beside_whole_gpus,
+        injection=given.injection,
+        hook=given.hook,
+        home=given.home,
+        cdi_directories=given.cdi_directories,
     )
+
+
+def _file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file")
+    return Path(text)
+
+
+def _directories(text: str) -> tuple[Path, ...]:
+    paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+    if not paths or not all(path.is_absolute() for path in paths):
+        raise argparse.ArgumentTypeError(f"{text!r}: give absolute paths, separated by commas")
+    return paths
 
 
 def _sources(text: str) -> frozenset[str]:

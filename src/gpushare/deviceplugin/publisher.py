@@ -5,6 +5,8 @@ pods'. A reader that sees a pod's new annotation has seen the correction before,
 (core.publishing). Both are of one moment: what is attested while the node is written waits for the
 next round.
 
+On a node that does not share its GPUs any more, nothing stands once the last pod that asks is gone.
+
 What should stand is compared with what is known to stand, so a write that failed or was overtaken
 is simply done again, and everything is published anew when the Node object is recreated.
 """
@@ -78,13 +80,14 @@ class Publisher:
         state, node = self.state, self.state.node
         assert state.books is not None
         assert node is not None
+        devices = () if state.left else state.devices
         annotations = {
-            names.ANNOTATION_DEVICES: encode_devices(state.devices),
-            names.ANNOTATION_NODE: encode_node(state.info),
+            names.ANNOTATION_DEVICES: None if state.left else encode_devices(devices),
+            names.ANNOTATION_NODE: None if state.left else encode_node(state.info),
             **state.corrections.wanted(state.books, time.time_ns()),
         }
         annotations = _news(annotations, node.metadata.annotations)
-        labels = _news(accelerator_labels(state.devices), node.metadata.labels)
+        labels = _news(accelerator_labels(devices), node.metadata.labels)
         uid = node.metadata.uid
         if annotations or labels:
             state.node_changed(
@@ -98,8 +101,8 @@ class Publisher:
                 )
             )
         capacity = (node.status and node.status.capacity) or {}
-        count = str(len(state.devices)) if state.offering else "0"
-        if str(capacity.get(names.RESOURCE_COUNT)) != count:
+        count = str(len(devices)) if state.offering else "0"
+        if str(capacity.get(names.RESOURCE_COUNT, "0")) != count:
             state.node_changed(
                 await patch_node_status(
                     self.connection,

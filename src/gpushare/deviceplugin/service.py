@@ -19,11 +19,10 @@ from gpushare.contract.names import RESOURCE_MEM
 from gpushare.deviceplugin.advertising import Advertised, TooManyUnits, device_list
 from gpushare.deviceplugin.announce import Announcer
 from gpushare.deviceplugin.attester import Attester
-from gpushare.deviceplugin.core.books import Books
-from gpushare.deviceplugin.core.offers import Granted, Offer, Stale
+from gpushare.deviceplugin.core.offers import Offer, Stale
 from gpushare.deviceplugin.core.refusals import Cause, Refused
 from gpushare.deviceplugin.counters import ALLOCATED, Counters
-from gpushare.deviceplugin.environment import environment
+from gpushare.deviceplugin.injecting import Given, Injector
 from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import KubeError
@@ -47,6 +46,7 @@ class Allocator:
     state: NodeState
     connection: Connection
     attester: Attester
+    injector: Injector
     announcer: Announcer
     counters: Counters
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -65,11 +65,10 @@ class Allocator:
             assert not isinstance(answer, Stale)
             if isinstance(answer, Offer):
                 self.attester.offered()
-                self._tell_decisions()
                 log.debug("offered %s for %s", sorted(answer.ids), answer.piece.key)
             return answer
 
-    async def allocate(self, ids: Iterable[str]) -> Granted | Refused:
+    async def allocate(self, ids: Iterable[str]) -> Given | Refused:
         """The kubelet has chosen `ids` for a container."""
         ids = frozenset(ids)
         async with self._one_at_a_time:
@@ -80,12 +79,14 @@ class Allocator:
                 answer = matching.allocate(ids, time.time_ns(), current=True)
             assert not isinstance(answer, Stale)
             self.attester.handed_out()
-            if isinstance(answer, Granted):
-                self.counters.allocation(ALLOCATED)
-                self._tell_decisions()
-                log.debug("handed out %s to %s", sorted(ids), answer.piece.key)
             self.state.touch()
-            return answer
+            if isinstance(answer, Refused):
+                return answer
+            given = self.injector.give(answer)
+            if isinstance(given, Given):
+                self.counters.allocation(ALLOCATED)
+                log.debug("handed out %s to %s", sorted(ids), answer.piece.key)
+            return given
 
     def refused(self, refused: Refused) -> None:
         """Count and tell of a refusal that the kubelet gets as an error."""
@@ -106,17 +107,6 @@ class Allocator:
             await self.attester.look()
         else:
             await self.attester.settle(free)
-
-    def _tell_decisions(self) -> None:
-        books = self._books
-        for decision in books.decisions:
-            self.announcer.decided(decision, self.state)
-        books.decisions.clear()
-
-    @property
-    def _books(self) -> Books:
-        assert self.state.books is not None
-        return self.state.books
 
 
 class DevicePlugin(rpc.DevicePluginServicer):
@@ -186,8 +176,10 @@ class DevicePlugin(rpc.DevicePluginServicer):
             answer = await self._allocator.allocate(wanted.devices_ids)
             if isinstance(answer, Refused):
                 await self._refuse(answer, context)
-            assert self._state.books is not None
-            response.container_responses.add(envs=environment(self._state.books, answer))
+            response.container_responses.add(
+                envs=answer.environment,
+                cdi_devices=[api.CDIDevice(name=device) for device in answer.devices],
+            )
         return response
 
     async def PreStartContainer(

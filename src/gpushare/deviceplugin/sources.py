@@ -5,6 +5,8 @@ status         the pods' own `allocatedResourcesStatus`, as the watch brought it
 podresources   the kubelet's API: by name, without finished init containers. Its List disturbs an
                allocation under way (core.matching), so it is asked only where the checkpoint does
                not tell, and not while the kubelet is choosing ids
+hook           the letters of gpushare-hook, by the pod's UID, once the container starts; read
+               where the checkpoint does not tell
 """
 
 import logging
@@ -19,6 +21,7 @@ from gpushare.deviceplugin.core.attesting import Round, Sighting
 from gpushare.kube.objects import Pod
 from gpushare.node.checkpoint import read_checkpoint
 from gpushare.node.containers import ContainerDevices, SourceUnavailable
+from gpushare.node.mailbox import Letter, Mailboxes
 from gpushare.node.podresources import list_pod_resources
 
 log = logging.getLogger(__name__)
@@ -26,7 +29,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT: Final = "checkpoint"
 PODRESOURCES: Final = "podresources"
 STATUS: Final = "status"
-ALL_SOURCES: Final = (CHECKPOINT, STATUS, PODRESOURCES)
+HOOK: Final = "hook"
+ALL_SOURCES: Final = (CHECKPOINT, STATUS, PODRESOURCES, HOOK)
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Sources:
     device_plugins: Path
     pod_resources: Path
     enabled: frozenset[str] = frozenset(ALL_SOURCES)
+    mailboxes: Mailboxes | None = None
     _failing: dict[str, str] = field(default_factory=dict)
     """Source -> why it could not be asked the last time."""
 
@@ -45,20 +50,54 @@ class Sources:
         found: list[Sighting] = []
         if STATUS in self.enabled:
             found += [sighting for pod in pods for sighting in _from_status(pod)]
-        complete = self._checkpoint(found) if CHECKPOINT in self.enabled else False
+        checkpointed = self.checkpointed()
+        complete = checkpointed is not None
+        found += checkpointed or ()
+        if not complete and HOOK in self.enabled:
+            found += self._from_letters(found)
         listed = complete
         if not complete and may_list and PODRESOURCES in self.enabled:
             listed = await self._list(found)
         return Round(began_ns, found, listed=listed, complete=complete)
 
-    def _checkpoint(self, found: list[Sighting]) -> bool:
+    def checkpointed(self) -> list[Sighting] | None:
+        """Every container's ids by the kubelet's checkpoint; None where it does not tell."""
+        if CHECKPOINT not in self.enabled:
+            return None
         try:
-            found += map(_sighting, read_checkpoint(self.device_plugins, RESOURCE_MEM))
+            found = [*map(_sighting, read_checkpoint(self.device_plugins, RESOURCE_MEM))]
         except SourceUnavailable as error:
             self._failed(CHECKPOINT, error)
-            return False
+            return None
         self._failing.pop(CHECKPOINT, None)
-        return True
+        return found
+
+    def _from_letters(self, found: Iterable[Sighting]) -> list[Sighting]:
+        """What the hook wrote, of containers that are not in `found`.
+
+        A container that was given other ids before it ran has several letters: the last counts.
+        """
+        if self.mailboxes is None:
+            return []
+        told = {(sighting.uid, sighting.container) for sighting in found}
+        last: dict[tuple[str, str], tuple[Letter, str]] = {}
+        try:
+            names = self.mailboxes.names()
+        except OSError as error:
+            self._failed(HOOK, SourceUnavailable(f"{self.mailboxes.home}: {error.strerror}"))
+            return []
+        self._failing.pop(HOOK, None)
+        for name in names:
+            for letter in self.mailboxes.letters(name):
+                key = letter.uid, letter.container
+                before = last.get(key)
+                if key not in told and (not before or before[0].written_ns < letter.written_ns):
+                    last[key] = letter, name
+        return [
+            Sighting(letter.container, frozenset(record.ids), uid=letter.uid)
+            for letter, name in last.values()
+            if (record := self.mailboxes.record(name)) is not None
+        ]
 
     async def _list(self, found: list[Sighting]) -> bool:
         try:

@@ -56,6 +56,10 @@ class NodeState:
     injection: str
     books: Books | None = None
     """None until the plugin may serve."""
+    alone: bool = True
+    """Nobody else may offer the same GPUs whole."""
+    not_injectable: str | None = None
+    """Why no container can get its GPU; None: it can."""
     devices: tuple[Device, ...] = ()
     """The GPUs as published."""
     node: Node | None = None
@@ -106,8 +110,7 @@ class NodeState:
     def _keep_unit_while_held(self) -> None:
         """The unit is part of the device ids: pods that have some keep the node on theirs."""
         published = self._published_info()
-        holding = any(not facts.record.finished for facts in self._facts())
-        if published is None or published.unit is self.unit or not holding:
+        if published is None or published.unit is self.unit or not self.has_live_pods:
             return
         log.error(
             "--unit %s is not applied: pods with GPU memory in units of %s are on the node; drain "
@@ -140,17 +143,51 @@ class NodeState:
     @property
     def offering(self) -> bool:
         """Whether the node's labels want its GPU memory offered, and we know how."""
-        return self.books is not None and self.books.node.mode in OFFERED_MODES
+        wanted = self.books is not None and self.books.node.mode in OFFERED_MODES
+        return wanted and self._obstacle is None
+
+    @property
+    def left(self) -> bool:
+        """Whether the node does not share its GPUs any more, and the last pod that asks is gone."""
+        if self.books is None or self.books.node.mode.shares_memory:
+            return False
+        return not any(pod.live for pod in self.books.pods.values())
 
     @property
     def not_offered(self) -> str | None:
         """Why the node's label wants GPU memory shared, and we do not offer any."""
         mode = self.books.node.mode if self.books else Mode.DEFAULT
-        if not mode.shares_memory or mode in OFFERED_MODES:
+        if mode in OFFERED_MODES:
+            return self._obstacle
+        if not mode.shares_memory:
             return None
         return (
             f"{names.LABEL_MODE}={mode} is not supported yet: nothing here would hold containers "
             f"to what it promises. Use {' or '.join(sorted(OFFERED_MODES))}"
+        )
+
+    @property
+    def _obstacle(self) -> str | None:
+        """Why GPU memory must not be offered, whatever the node's labels want."""
+        amounts = (self.node and self.node.status and self.node.status.capacity) or {}
+        whole_gpus = amounts.get(names.RESOURCE_WHOLE_GPU, "0")
+        if self.alone and whole_gpus not in ("0", 0):
+            return (
+                f"another device plugin offers the same GPUs as {names.RESOURCE_WHOLE_GPU}: "
+                f"{whole_gpus}. Take it off this node (NVIDIA's: by the label "
+                "nvidia.com/gpu.deploy.device-plugin=false, or its node selector), or start this "
+                "one with --beside-whole-gpus if it is known to leave these GPUs alone"
+            )
+        return self.not_injectable
+
+    @property
+    def not_isolated(self) -> str | None:
+        """Why containers are not held to their share, on a node that promises it."""
+        if self.books is None or self.books.node.mode is not Mode.CGPU or not self.offering:
+            return None
+        return (
+            f"{names.LABEL_MODE}={Mode.CGPU} asks for isolation, and this version does not isolate "
+            "yet: every container can use the whole memory of its GPU"
         )
 
     @property
@@ -162,7 +199,23 @@ class NodeState:
         """What the kubelet is to be told; None before the books are open."""
         return advertised(self.books, offering=self.offering) if self.books else None
 
+    def injectable(self, injection: str, problem: str | None) -> None:
+        """How containers get their GPUs, and why they cannot where there is a problem."""
+        if (self.injection, self.not_injectable) != (injection, problem):
+            self.injection, self.not_injectable = injection, problem
+            self.touch()
+
     # -- the hardware -----------------------------------------------------------------------------
+
+    @property
+    def ailments(self) -> dict[str, str]:
+        """GPU UUID -> why nothing new may land on it."""
+        return {gpu.uuid: gpu.problem for gpu in self.found if gpu.problem}
+
+    @property
+    def found(self) -> tuple[FoundGpu, ...]:
+        """The GPUs as the hardware last showed them."""
+        return self._found or ()
 
     def gpus_found(self, found: Iterable[FoundGpu]) -> None:
         """The GPUs as the hardware shows them now."""
@@ -260,6 +313,11 @@ class NodeState:
         for pod in pods:
             self.pod_changed(pod)
         self._listed_version = max(self._listed_version, at)
+
+    @property
+    def has_live_pods(self) -> bool:
+        """Whether any pod here holds GPU memory."""
+        return any(not facts.record.finished for facts in self._facts())
 
     def _facts(self) -> Iterable[PodFacts]:
         return [facts for pod in self.pods.values() if (facts := read_facts(pod)) is not None]

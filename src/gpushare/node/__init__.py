@@ -8,5 +8,6 @@ containers    who has which device ids: the shape of what the next two say
 checkpoint    the kubelet's own file of allocations
 podresources  the kubelet's PodResources API
 cdi           the node's CDI specifications, and ours
+mailbox       the directory of each allocation, in which the hook leaves letters
 api           generated from the kubelet's protobufs (scripts/protos)
 """

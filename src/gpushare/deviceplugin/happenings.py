@@ -1,0 +1,101 @@
+"""What happens on a node that people should hear of: GPUs that fail and recover, a change of mode.
+
+Compares the node as it is with the node as it was told of last, and says what is new, naming the
+pods it hits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpushare.contract import names
+from gpushare.contract.inventory import Device
+from gpushare.contract.names import Mode
+from gpushare.deviceplugin.core.books import Books
+from gpushare.kube.events import Severity
+
+GPU_FAILED: Final = "GPUFailed"
+GPU_RECOVERED: Final = "GPURecovered"
+SHARING_LEFT: Final = "GPUSharingLeft"
+
+MAX_PODS_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An Event about the node."""
+
+    severity: Severity
+    reason: str
+    text: str
+
+
+@dataclass(slots=True)
+class Happenings:
+    """Remembers what was told."""
+
+    _ill: dict[str, str] = field(default_factory=dict)
+    """GPU UUID -> what ailed it when it was last told of."""
+    _mode: Mode | None = None
+
+    def news(
+        self, devices: tuple[Device, ...], problems: Mapping[str, str], books: Books
+    ) -> list[Happening]:
+        """What has happened since the last call.
+
+        devices   the node's GPUs as published
+        problems  GPU UUID -> why nothing new may land on it
+        """
+        found = [*self._gpus(devices, problems, books), *self._modes(books)]
+        self._ill = {device.uuid: problems.get(device.uuid, "") for device in _ill(devices)}
+        self._mode = books.node.mode
+        return found
+
+    def _gpus(
+        self, devices: tuple[Device, ...], problems: Mapping[str, str], books: Books
+    ) -> list[Happening]:
+        found: list[Happening] = []
+        for device in devices:
+            what = f"GPU {device.index} ({device.model}, {device.uuid})"
+            if not device.healthy and device.uuid not in self._ill:
+                why = problems.get(device.uuid, "it is gone")
+                on_it = _pods(books, device.index)
+                text = f"{what} takes nothing new: {why}. {_sentence('On it', on_it)}"
+                found.append(Happening(Severity.WARNING, GPU_FAILED, text))
+            elif device.healthy and device.uuid in self._ill:
+                text = f"{what} is well again and takes pods"
+                found.append(Happening(Severity.NORMAL, GPU_RECOVERED, text))
+        return found
+
+    def _modes(self, books: Books) -> list[Happening]:
+        before, now = self._mode, books.node.mode
+        if before is None or before is now or not before.shares_memory or now.shares_memory:
+            return []
+        left = _pods(books, None)
+        if not left:
+            return []
+        text = (
+            f"{names.LABEL_MODE} is {now} now: the node offers no GPU memory any more. "
+            f"{_sentence('Pods that still share its GPUs', left)}"
+        )
+        return [Happening(Severity.WARNING, SHARING_LEFT, text)]
+
+
+def _ill(devices: tuple[Device, ...]) -> list[Device]:
+    return [device for device in devices if not device.healthy]
+
+
+def _pods(books: Books, index: int | None) -> list[str]:
+    """Live pods on a GPU, or on any; "namespace/name", sorted."""
+    return sorted(
+        f"{pod.facts.record.namespace}/{pod.facts.record.name}"
+        for pod in books.pods.values()
+        if pod.live and (index is None or any(index in (piece.place or ()) for piece in pod.pieces))
+    )
+
+
+def _sentence(what: str, pods: list[str]) -> str:
+    if not pods:
+        return f"{what}: no pod."
+    more = f", and {len(pods) - MAX_PODS_NAMED} more" if len(pods) > MAX_PODS_NAMED else ""
+    return f"{what}: {', '.join(pods[:MAX_PODS_NAMED])}{more}."
