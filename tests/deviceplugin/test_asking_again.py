@@ -33,12 +33,12 @@ class Node:
     def prefer(self, size: int, free: set[str], *, current: bool) -> Offer | Refused | Stale:
         return self.world.matching.prefer(free, (), size, current=current)
 
-    def given(self, uid: str, size: int) -> frozenset[str]:
-        """The pod is allocated, and attested."""
+    def given(self, uid: str, size: int, *, complete: bool = True) -> frozenset[str]:
+        """The pod is allocated, and attested by sources that tell of all (`complete`)."""
         offer = self.prefer(size, self.ids, current=False)
         assert isinstance(offer, Offer)
         assert isinstance(self.world.matching.allocate(offer.ids, 1, current=False), Granted)
-        attest(self.world.books, Round(2, [Sighting("a0", offer.ids, uid=uid)]))
+        attest(self.world.books, Round(2, [Sighting("a0", offer.ids, uid=uid)], complete=complete))
         assert self.world.books.pods[uid].attested
         return offer.ids
 
@@ -101,3 +101,20 @@ def test_a_running_pod_is_not_taken_for_one_that_is_asked_for_anew(node: Node) -
     answer = node.prefer(4, node.ids, current=True)
     assert isinstance(answer, Refused)
     assert answer.cause is Cause.UNKNOWN_POD
+
+
+def test_where_no_source_tells_of_all_free_ids_are_believed_to_be_free(node: Node) -> None:
+    """With the hook alone nobody says that a container has ended."""
+    uid = node.pod(request(4))
+    ids = node.given(uid, 4, complete=False)
+    node.start(uid)
+    again = node.prefer(4, node.ids, current=True)
+    assert isinstance(again, Offer)
+    assert again.ids == ids
+
+
+def test_a_pod_whose_ids_are_partly_counted_for_one_that_has_ended_is_refused(node: Node) -> None:
+    ids = node.given(node.pod(request(4)), 4)
+    answer = node.prefer(4, node.ids - set(sorted(ids)[:2]), current=True)
+    assert isinstance(answer, Refused)
+    assert answer.cause is Cause.STILL_COUNTED

@@ -32,17 +32,18 @@ def asked_again(
         return refusals.ambiguous(size, books.unit, offer.piece.uid) if other else offer
     if offer.cause is not Cause.UNKNOWN_POD:
         return offer
-    ended = _ended(books, size)
+    ended = _ended(books, available, size)
     if len({piece.cls for piece, _ in (*forgotten, *ended)}) > 1:
         return refusals.ambiguous(size, books.unit, (*forgotten, *ended)[0][0].uid)
     for piece, position in forgotten:
         if piece.grant is not None and piece.place is not None:
             return Offer(piece, position, piece.grant.handed[position], piece.place, again=True)
     for piece, position in ended:
-        ids = take(free, piece.place, size) if piece.place is not None else None
+        had = piece.grant.handed.get(position) if piece.grant is not None else None
+        ids = had or (take(free, piece.place, size) if piece.place is not None else None)
         if ids is not None and piece.place is not None:
             return Offer(piece, position, ids, piece.place, again=True)
-    return offer
+    return _partly(books, available, size) or offer
 
 
 def granted_again(offer: Offer, now_ns: int) -> Granted:
@@ -55,14 +56,37 @@ def granted_again(offer: Offer, now_ns: int) -> Granted:
     return Granted(piece, offer.position, offer.ids, offer.place)
 
 
-def _ended(books: Books, size: int) -> list[tuple[Piece, int]]:
-    """Chunks of pods that have run, whose ids were taken back, with a call of `size`."""
+def _partly(books: Books, available: frozenset[str], size: int) -> Refused | None:
+    """A pod is asked for once more of whose ids the kubelet lists only some as free.
+
+    It was killed before it wrote down what it had been answered, and counts the others for a pod
+    that has ended.
+    """
+    for pod in books.pods.values():
+        for piece in pod.pieces:
+            if not pod.live or pod.facts.started or piece.grant is None:
+                continue
+            for position, ids in piece.grant.handed.items():
+                if piece.calls[position].ask.units == size and not ids.isdisjoint(available):
+                    return refusals.still_counted(len(ids - available), books.unit, piece.uid)
+    return None
+
+
+def _ended(books: Books, available: frozenset[str], size: int) -> list[tuple[Piece, int]]:
+    """Chunks of pods that have run, whose ids were taken back, with a call of `size`.
+
+    Where no source tells of every container, ids that are listed as free count as taken back.
+    """
     found: list[tuple[tuple[int, str, int, int], Piece, int]] = []
     for pod in books.pods.values():
         for piece in pod.pieces:
-            if not pod.live or not pod.facts.started or piece.attested != piece.ended:
+            if not pod.live or not pod.facts.started:
                 continue
             handed = piece.grant.handed if piece.grant is not None else {}
+            if piece.grant is not None and not books.told_all and piece.grant.ids <= available:
+                handed = {}
+            elif piece.attested != piece.ended:
+                continue
             for position, call in enumerate(piece.calls):
                 if position not in handed and call.reused == 0 and call.ask.units == size:
                     age = (pod.facts.bound_ns, piece.uid, piece.number, position)

@@ -85,6 +85,7 @@ class Round:
 def attest(books: Books, shown: Round) -> list[Attested]:
     """Take in what sources have shown; what that made known. By UID first: names can mislead."""
     found: list[Attested] = []
+    books.told_all = shown.complete
     for sighting in sorted(shown.sightings, key=lambda sighting: sighting.uid is None):
         if sighting.uid:
             pod = books.pods.get(sighting.uid)

@@ -154,6 +154,8 @@ class Books:
         """How often two pieces were taken for each other and put right."""
         self.decisions: list[Decision] = []
         """What was decided here and not told to anybody yet; for whoever tells, to empty."""
+        self.told_all = True
+        """Whether the sources tell of every container, so that one they miss has no ids."""
         self._corrections = corrections
         self._serial = 0
         self._names: OrderedDict[tuple[str, str], int] = OrderedDict()
