@@ -130,6 +130,15 @@ def fail_gpu(stage: Stage, folder: Path) -> None:
         "nodes",
         lambda nodes: not _healthy(nodes) and _offered(nodes, GPU_MEM) < UNITS,
     )
+    stage.wait(
+        "an Event names the pods on it",
+        "events",
+        lambda events: any(event.get("reason") == "GPUFailed" for event in events),
+    )
+    stage.show(
+        "kubectl get events --field-selector reason=GPUFailed "
+        "-o custom-columns=REASON:.reason,MESSAGE:.message"
+    )
     stage.show("kubectl inspect cgpu")
     stage.tell(
         "Three more pods, by the same Job under another name: they go to the healthy GPUs, the "
