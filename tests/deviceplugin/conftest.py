@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin import hardware
+from gpushare.deviceplugin import advertising, hardware
 from gpushare.deviceplugin.main import App
 from gpushare.deviceplugin.options import Options
 from gpushare.deviceplugin.sources import ALL_SOURCES
@@ -169,6 +169,7 @@ async def plugins(
     api: FakeNodeApi, kubelet: FakeKubelet, gpus: GpuFile, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Plugins]:
     monkeypatch.setattr(hardware, "SLICE_S", 0.05)
+    monkeypatch.setattr(advertising, "WITHDRAWN_AFTER_S", 0.3)
     started = Plugins(api, kubelet, gpus)
     yield started
     await kubelet.stop()  # so that no open stream has to be waited for

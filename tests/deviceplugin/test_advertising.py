@@ -36,10 +36,11 @@ def test_a_gpu_that_takes_nothing_new_is_unhealthy(why: dict[str, bool]) -> None
     assert health(of) == {"GPU-a::0": "Unhealthy", "GPU-b::0": "Healthy"}
 
 
-def test_nothing_where_nothing_is_offered() -> None:
+def test_all_is_unhealthy_where_nothing_is_offered() -> None:
+    """Not an empty list: the kubelet would end with a panic if it was allocating."""
     of = books(Gpu(0, 2, uuid="GPU-a"))
     what = advertised(of, offering=False)
-    assert list(device_list(what, of.node).devices) == []
+    assert [one.health for one in device_list(what, of.node).devices] == ["Unhealthy"] * 2
 
 
 def test_a_list_that_the_kubelet_would_not_take_is_said_with_what_helps() -> None:

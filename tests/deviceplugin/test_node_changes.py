@@ -213,6 +213,8 @@ async def test_another_mode_offers_nothing_and_leaves_running_pods_alone(
     await kubelet.admit(api.pods["p"])
     await eventually(lambda: count(api) == ("2", "2"))
     api.change_node(labels={LABEL_MODE: mode})
+    await eventually(lambda: not kubelet.healthy)
+    assert len(kubelet.devices) == 30  # until no allocation can be under way any more
     await eventually(lambda: kubelet.devices == {})
     await eventually(lambda: count(api) == ("0", "0"))
     assert indexes(api) == {"GPU-a": 0, "GPU-b": 1}

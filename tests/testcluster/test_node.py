@@ -86,8 +86,9 @@ def test_a_device_plugin_is_seen_and_its_devices_reach_the_container(clean_node)
     assert given["BY_CDI"] == "yes"
     assert node.pod_resources_socket.is_socket()
     assert (node.device_plugin_dir / "kubelet.sock").is_socket()
+    before = node.plugin_log().count("registered")
     node.restart_plugin(hard=True)
-    wait_for(lambda: node.plugin_log().count("registered") == 2, 10, "registered again")
+    wait_for(lambda: node.plugin_log().count("registered") > before, 10, "registered again")
 
 
 def test_containers_outlive_kubelet_and_containerd(clean_node):

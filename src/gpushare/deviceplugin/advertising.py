@@ -3,6 +3,11 @@
 Only the free ids of a GPU that has failed or is cordoned are unhealthy. Those that pods hold follow
 when they are released: otherwise the node's sum would fall below what is requested, and healthy
 GPUs would lose the room they have.
+
+A node that offers nothing any more lists all its ids as unhealthy first, and none only some time
+later (`WITHDRAWN_AFTER_S`): a kubelet that is in the middle of an allocation when an id leaves the
+list ends with a panic (kubernetes 1.36.3, devicemanager/manager.go: `m.allDevices[resource][dev]`
+is not checked). Nothing can be allocated of unhealthy ids, so after that nobody is in the middle.
 """
 
 from dataclasses import dataclass
@@ -18,6 +23,10 @@ OFFERED_MODES = frozenset({Mode.SHARE, Mode.CGPU})
 """Modes whose promise is kept here; the others that share memory also promise compute shares."""
 
 
+WITHDRAWN_AFTER_S = 10.0
+"""An allocation that was under way when the ids turned unhealthy is over by then."""
+
+
 class TooManyUnits(Exception):
     """The kubelet would not take the list of devices; the text says what to do."""
 
@@ -30,13 +39,14 @@ class Advertised:
     """(UUID, units, whether it takes anything new)."""
     held: frozenset[str]
     """Ids that pods hold on GPUs that take nothing new."""
+    offering: bool = True
 
 
 def advertised(books: Books, *, offering: bool) -> Advertised:
-    """As the books stand; nothing where the node does not offer GPU memory."""
+    """As the books stand; all unhealthy where the node does not offer GPU memory."""
+    gpus = tuple((gpu.uuid or "", gpu.units, offering and gpu.open) for gpu in books.node.gpus)
     if not offering:
-        return Advertised((), frozenset())
-    gpus = tuple((gpu.uuid or "", gpu.units, gpu.open) for gpu in books.node.gpus)
+        return Advertised(gpus, frozenset(), offering=False)
     if all(is_open for _, _, is_open in gpus):
         return Advertised(gpus, frozenset())
     closed = {uuid for uuid, _, is_open in gpus if not is_open}

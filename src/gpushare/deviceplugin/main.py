@@ -197,7 +197,8 @@ async def run(options: Options) -> int:
         runner = web.AppRunner(application(app.counters, app.not_ready), access_log=None)
         await runner.setup()
         try:
-            await web.TCPSite(runner, options.host, options.port).start()
+            # In a rolling update the next instance starts before this one ends.
+            await web.TCPSite(runner, options.host, options.port, reuse_port=True).start()
         except OSError as error:
             where = f"{options.host}:{options.port}"
             print(

@@ -8,6 +8,7 @@ with the reason.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Final, Never
 import grpc
 
 from gpushare.contract.names import RESOURCE_MEM
+from gpushare.deviceplugin import advertising
 from gpushare.deviceplugin.advertising import Advertised, TooManyUnits, device_list
 from gpushare.deviceplugin.announce import Announcer
 from gpushare.deviceplugin.attester import Attester
@@ -27,6 +29,7 @@ from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import KubeError
 from gpushare.kube.listing import list_all
+from gpushare.kube.moments import set_within
 from gpushare.kube.resources import PODS, Selector
 from gpushare.node.api import deviceplugin_pb2 as api
 from gpushare.node.api import deviceplugin_pb2_grpc as rpc
@@ -118,6 +121,14 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self.watched = asyncio.Event()
         self.unwatched = asyncio.Event()
         """Set when the kubelet has stopped listening."""
+        self._streams: list[asyncio.Event] = []
+        self._ended = False
+
+    def end(self) -> None:
+        """End what the kubelet listens to; it then looks for another instance."""
+        self._ended = True
+        for wake in self._streams:
+            wake.set()
 
     async def GetDevicePluginOptions(
         self, request: api.Empty, context: Context
@@ -130,16 +141,25 @@ class DevicePlugin(rpc.DevicePluginServicer):
         changed = asyncio.Event()
         self._state.subscribers.append(changed)
         self.watched.set()
+        self._streams.append(changed)
         sent: Advertised | None = None
+        withdrawn_at = math.inf
         try:
-            while True:
+            while not self._ended:
                 changed.clear()
                 what = self._state.advertised()
                 if what is not None and what != sent:
-                    sent = what
+                    sent, withdrawn_at = what, math.inf
                     yield self._message(what)
-                await changed.wait()
+                    if not what.offering and what.gpus:
+                        withdrawn_at = time.monotonic() + advertising.WITHDRAWN_AFTER_S
+                if time.monotonic() >= withdrawn_at:
+                    withdrawn_at = math.inf
+                    yield api.ListAndWatchResponse()
+                left_s = withdrawn_at - time.monotonic()
+                await set_within(changed, None if left_s == math.inf else max(0.0, left_s))
         finally:
+            self._streams.remove(changed)
             self._state.subscribers.remove(changed)
             self.unwatched.set()
 
