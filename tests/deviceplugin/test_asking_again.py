@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.deviceplugin.core.attesting import Round, Sighting, attest, release
+from gpushare.deviceplugin.core.attesting import Round, Sighting, attest, kubelet_started, release
 from gpushare.deviceplugin.core.offers import Granted, Offer, Stale
 from gpushare.deviceplugin.core.refusals import Cause, Refused
 from gpushare.model.request import Request
@@ -118,3 +118,23 @@ def test_a_pod_whose_ids_are_partly_counted_for_one_that_has_ended_is_refused(no
     answer = node.prefer(4, node.ids - set(sorted(ids)[:2]), current=True)
     assert isinstance(answer, Refused)
     assert answer.cause is Cause.STILL_COUNTED
+
+
+def test_what_a_kubelet_did_not_write_down_is_asked_for_again(node: Node) -> None:
+    """It was killed before it took what it was answered, and its ids are counted for another."""
+    uid = node.pod(request(4))
+    offer = node.prefer(4, node.ids, current=False)
+    assert isinstance(offer, Offer)
+    assert isinstance(node.world.matching.allocate(offer.ids, 1, current=False), Granted)
+    ended = Sighting("a0", offer.ids, uid="a pod that has ended")
+    kubelet_started(node.world.books, Round(2, [ended], complete=True))
+    again = node.prefer(4, node.ids - offer.ids, current=False)
+    assert isinstance(again, Offer)
+    assert again.piece.uid == uid
+
+
+def test_what_a_kubelet_wrote_down_stays(node: Node) -> None:
+    uid = node.pod(request(4))
+    ids = node.given(uid, 4)
+    kubelet_started(node.world.books, Round(2, [Sighting("a0", ids, uid=uid)], complete=True))
+    assert node.world.books.pods[uid].attested

@@ -20,7 +20,14 @@ from gpushare.contract import names
 from gpushare.contract.allocation import decode_allocation, decode_corrections
 from gpushare.contract.names import Mode
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin.core.attesting import Round, Sighting, attest, presume, release
+from gpushare.deviceplugin.core.attesting import (
+    Round,
+    Sighting,
+    attest,
+    kubelet_started,
+    presume,
+    release,
+)
 from gpushare.deviceplugin.core.books import Books
 from gpushare.deviceplugin.core.ids import by_gpu, device_ids
 from gpushare.deviceplugin.core.matching import Matching
@@ -250,6 +257,9 @@ class World:
                 if self.random.random() < self.forgets:
                     self.kubelet.forget(uid)
         self.random.shuffle(self.queue)
+        shown = self.round()
+        self.attest()
+        kubelet_started(self.books, shown)
 
     # the plugin, as the kubelet calls it
 

@@ -133,7 +133,11 @@ def test_a_reboot_empties_run_and_a_deployment_comes_back(clean_node):
     assert list(node.cdi_dirs[1].iterdir()) == []
     assert not node.layout.containerd_socket.exists()
     node.power_on()
-    assert cluster.admin.get("nodes", node.name)["status"]["nodeInfo"]["bootID"] != boot_id
+    wait_for(
+        lambda: cluster.admin.get("nodes", node.name)["status"]["nodeInfo"]["bootID"] != boot_id,
+        10,
+        "another boot",
+    )
     wait_for(lambda: len(node.containers()) == 2, 30, "both run again")
     assert not before & {container.pid for container in node.containers()}
 

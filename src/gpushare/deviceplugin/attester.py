@@ -15,7 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from gpushare.deviceplugin.core.attesting import Attested, Round, attest, presume, release
+from gpushare.deviceplugin.core.attesting import (
+    Attested,
+    Round,
+    attest,
+    kubelet_started,
+    presume,
+    release,
+)
 from gpushare.deviceplugin.core.books import Books, Decision, Piece
 from gpushare.deviceplugin.counters import Counters
 from gpushare.deviceplugin.sources import Sources
@@ -81,6 +88,14 @@ class Attester:
         shown = await self.look()
         if shown is not None and self.state.books is not None:
             release(self.state.books, set(free), shown)
+
+    async def kubelet_started(self) -> None:
+        """A new kubelet process is there, which has not been served yet."""
+        self._offered_at = float("-inf")
+        shown = await self.look()
+        if shown is not None and self.state.books is not None:
+            kubelet_started(self.state.books, shown)
+            self.state.touch()
 
     def _note(self, books: Books, found: list[Attested]) -> None:
         for attested in found:

@@ -70,8 +70,12 @@ class Serving:
         """Listen and register, again and again, until cancelled."""
         backoff = Backoff(first_s=0.1, cap_s=5.0)
         remove_dead_sockets(self.folder, SOCKETS)
+        served: SocketIdentity | None = None
         while True:
             kubelet = await self._kubelet()
+            if kubelet != served:
+                await self.allocator.attester.kubelet_started()
+                served = kubelet
             listening = await self._listen()
             began = time.monotonic()
             try:

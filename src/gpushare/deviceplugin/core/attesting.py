@@ -163,6 +163,29 @@ def release(books: Books, free: Collection[str], shown: Round) -> int:
     return ended
 
 
+def kubelet_started(books: Books, shown: Round) -> None:
+    """A kubelet that has just started has what it had written down, and nothing else.
+
+    What was handed out and is not there, because the kubelet ended before it wrote, it will ask for
+    again. Where no source tells of all, that is taken to be so of what was not attested.
+    """
+    written: dict[str | None, set[str]] = {}
+    """Pod UID -> its ids. Those of a pod that has ended may be another's by now."""
+    for sighting in shown.sightings:
+        written.setdefault(sighting.uid, set()).update(sighting.ids)
+    for pod in list(books.pods.values()):
+        for piece in pod.pieces:
+            if piece.grant is None or pod.facts.started:
+                continue
+            if not piece.grant.ids.isdisjoint(written.get(piece.uid, ())):
+                continue
+            if piece.attested and not shown.complete:
+                continue
+            piece.grant, piece.attested, piece.forgotten = None, False, True
+        if not pod.live:
+            books.keep(pod, [piece for piece in pod.pieces if piece.grant is not None])
+
+
 def presume(books: Books, now_ns: int) -> list[Attested]:
     """Take chunks of running pods that no source tells of for what they are taken to be."""
     found: list[Attested] = []
