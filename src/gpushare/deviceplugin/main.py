@@ -6,7 +6,6 @@ with status 1; a restart builds everything anew from the API server and the kube
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
@@ -33,6 +32,7 @@ from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import ConfigError
 from gpushare.kube.events import Recorder
+from gpushare.kube.moments import until_stopped
 from gpushare.kube.objects import Node, Pod
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.resources import NODES, PODS, Selector, checked_name
@@ -213,25 +213,13 @@ async def run(options: Options) -> int:
                 "pretending to have the GPUs of %s: no container gets one", options.fake_gpus
             )
         tasks = [loop.create_task(what, name=name) for name, what in app.tasks().items()]
-        failed = await _until_stopped(stop, tasks)
+        failed = await until_stopped(stop, tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
     log.info("stopped")
     return 1 if failed else 0
-
-
-async def _until_stopped(stop: asyncio.Event, tasks: Sequence["asyncio.Task[Any]"]) -> bool:
-    """Wait for a signal, or for a part to fail; True in the second case."""
-    stopping = asyncio.ensure_future(stop.wait())
-    done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await stopping
-    for task in done - {stopping}:
-        log.critical("%s failed; ending", task.get_name(), exc_info=task.exception())
-    return bool(done - {stopping})
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:

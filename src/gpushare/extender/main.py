@@ -6,7 +6,6 @@ everything anew from the API.
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
@@ -35,6 +34,7 @@ from gpushare.kube.connection import Connection
 from gpushare.kube.errors import ConfigError
 from gpushare.kube.events import Recorder
 from gpushare.kube.firstlist import synced_without_gc
+from gpushare.kube.moments import until_stopped
 from gpushare.kube.objects import Node, Pod
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.resources import NODES, PODS
@@ -171,7 +171,7 @@ async def run(options: Options) -> int:
         _say_where(runner, options, connection)
         tasks = [loop.create_task(what, name=name) for name, what in app.tasks().items()]
         tasks.append(loop.create_task(_forever_after(app.first_lists()), name="first lists"))
-        failed = await _until_stopped(stop, tasks)
+        failed = await until_stopped(stop, tasks)
         await runner.cleanup()
         await app.extender.binder.drain()
         for task in tasks:
@@ -195,18 +195,6 @@ def _say_where(runner: web.AppRunner, options: Options, connection: Connection) 
 async def _forever_after(first: Coroutine[Any, Any, None]) -> None:
     await first
     await asyncio.Event().wait()
-
-
-async def _until_stopped(stop: asyncio.Event, tasks: Sequence["asyncio.Task[Any]"]) -> bool:
-    """Wait for a signal, or for a part to fail; True in the second case."""
-    stopping = asyncio.ensure_future(stop.wait())
-    done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await stopping
-    for task in done - {stopping}:
-        log.critical("%s failed; ending", task.get_name(), exc_info=task.exception())
-    return bool(done - {stopping})
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
