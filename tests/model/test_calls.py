@@ -71,6 +71,20 @@ def test_only_chunks_with_the_same_calls_can_stand_for_each_other(
     assert confusable(other, one) is harm
 
 
+def test_who_opts_out_of_isolation_is_of_a_class_of_its_own() -> None:
+    held, free = (
+        compile_request([ContainerAsk(0, 4), ContainerAsk(1, 4, opted_out=out)])
+        for out in (False, True)
+    )
+    assert held is not None
+    assert free is not None
+    assert confusable(held, free)
+    (one, other), (same, open_one) = classes_of(held), classes_of(free)
+    assert one == other == same != open_one
+    assert one.begins_like(open_one, 0)
+    assert not one.begins_like(open_one, 1)
+
+
 @given(requests())
 def test_pods_that_ask_alike_are_never_confusable(asked: Request) -> None:
     assert not confusable(asked, asked)

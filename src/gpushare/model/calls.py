@@ -39,6 +39,14 @@ class CallClass:
     """(units, units reused, whether it is an init container that hands its units on)."""
     gpus: int
     """GPUs the chunk is spread over."""
+    opted_out: tuple[int, ...] = ()
+    """Positions of the calls for containers that ask not to be held to their share."""
+
+    def begins_like(self, other: "CallClass", position: int) -> bool:
+        """Whether the calls before `position` are the same for both."""
+        return self.calls[:position] == other.calls[:position] and _before(
+            self.opted_out, position
+        ) == _before(other.opted_out, position)
 
     @property
     def first(self) -> int:
@@ -72,6 +80,7 @@ def classes_of(request: Request) -> tuple[CallClass, ...]:
         CallClass(
             tuple((call.ask.units, call.reused, _hands_on(call.ask)) for call in calls),
             request.gpus_per_chunk,
+            tuple(position for position, call in enumerate(calls) if call.ask.opted_out),
         )
         for calls in calls_of(request)
     )
@@ -91,6 +100,10 @@ def confusable(one: Request, other: Request) -> bool:
         for a in classes_of(one)
         for b in classes_of(other)
     )
+
+
+def _before(positions: tuple[int, ...], end: int) -> tuple[int, ...]:
+    return tuple(position for position in positions if position < end)
 
 
 def _hands_on(ask: ContainerAsk) -> bool:

@@ -49,6 +49,8 @@ class ContainerAsk:
     """Stands in `spec.initContainers`, sidecars included."""
     sidecar: bool = False
     """An init container with `restartPolicy: Always`."""
+    opted_out: bool = False
+    """Its environment asks not to be held to its share (CONTRACT: environment)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def rematched(books: Books, holder: Piece, size: int) -> Piece:
                 and piece.grant is None
                 and not piece.attested
                 and len(piece.calls) > position
-                and piece.cls.calls[:position] == holder.cls.calls[:position]
+                and piece.cls.begins_like(holder.cls, position)
                 and piece.calls[position].ask.units == size
             ):
                 books.exchange(holder, piece)

@@ -11,7 +11,7 @@ from gpushare.contract.allocation import (
 )
 from gpushare.contract.names import Reason
 from gpushare.contract.quantity import QuantityError, RawQuantity, whole
-from gpushare.kube.objects import ObjectMeta, Pod, ResourceRequirements
+from gpushare.kube.objects import Container, ObjectMeta, Pod, ResourceRequirements
 from gpushare.kube.reading.problem import Problem
 from gpushare.model.gpus import Assignment
 from gpushare.model.ledger import PodRecord
@@ -47,7 +47,7 @@ def read_request(pod: Pod) -> Request | None:
             core = _amount(resources, names.RESOURCE_CORE)
             if memory is not None or core is not None:
                 sidecar = init and container.restart_policy == "Always"
-                named.append((index, memory, core, init, sidecar))
+                named.append((index, memory, core, init, sidecar, _opted_out(container)))
     if not named:
         return None
     return _compiled(tuple(named), (pod.metadata.labels or {}).get(names.LABEL_GPU_COUNT))
@@ -56,8 +56,14 @@ def read_request(pod: Pod) -> Request | None:
 _Amount = tuple[str, RawQuantity]
 """(limits or requests, what stands there)."""
 
-_Named = tuple[int, _Amount | None, _Amount | None, bool, bool]
-"""A container that names our resources: (index, memory, core, init, sidecar)."""
+_Named = tuple[int, _Amount | None, _Amount | None, bool, bool, bool]
+"""A container that names our resources: (index, memory, core, init, sidecar, opted out)."""
+
+
+def _opted_out(container: Container) -> bool:
+    """Only by a value that stands in the manifest; as for the kubelet, the last one counts."""
+    values = [env.value for env in container.env or () if env.name == names.ENV_DISABLE_ISOLATION]
+    return bool(values) and values[-1] == "true"
 
 
 def _amount(resources: ResourceRequirements, resource: str) -> _Amount | None:
@@ -73,7 +79,7 @@ def _amount(resources: ResourceRequirements, resource: str) -> _Amount | None:
 def _compiled(named: tuple[_Named, ...], gpu_count: str | None) -> Request | None:
     """The request, once for all replicas of an application: requests are values."""
     asks: list[ContainerAsk] = []
-    for index, memory, core, init, sidecar in named:
+    for index, memory, core, init, sidecar, opted_out in named:
         path = f"spec.{'initContainers' if init else 'containers'}[{index}]"
         asks.append(
             ContainerAsk(
@@ -82,6 +88,7 @@ def _compiled(named: tuple[_Named, ...], gpu_count: str | None) -> Request | Non
                 core=_whole(path, names.RESOURCE_CORE, core),
                 init=init,
                 sidecar=sidecar,
+                opted_out=opted_out,
             )
         )
     if not any(ask.units or ask.core for ask in asks):
