@@ -1,8 +1,10 @@
 """What the build promises: old systems, one dependency, no name but those of the table."""
 
+import platform
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,22 @@ def test_a_program_without_a_gpu_notices_nothing(build: Path, interposer: Path) 
         text=True,
     )
     assert (done.stdout, done.stderr) == ("out\n", "")
+
+
+def test_a_wheel_carries_what_was_built(build: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        modes = {
+            info.filename: info.external_attr >> 16
+            for info in archive.infolist()
+            if info.filename.startswith("gpushare/native/")
+        }
+    assert {Path(name).name for name in modes} == {
+        "gpushare-hook",
+        "libgpushare-interposer.so",
+    }
+    assert modes["gpushare/native/gpushare-hook"] & 0o111
