@@ -69,6 +69,16 @@ class Running:
     """Container -> the plugin's ContainerAllocateResponse."""
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """What a pod has by way of another device plugin."""
+
+    uid: str
+    name: str
+    resource: str
+    ids: tuple[str, ...]
+
+
 class FakeKubelet:
     """One kubelet; `folder` is the one of device plugins."""
 
@@ -87,6 +97,7 @@ class FakeKubelet:
         """How many lists of devices came."""
         self.pods: dict[str, Running] = {}
         """UID -> pod."""
+        self.foreign: list[Foreign] = []
         self.lists = 0
         """Calls of PodResources' List."""
         self.checkpoints = True
@@ -270,8 +281,15 @@ class FakeKubelet:
                 f"desc = {error.details()}, which is unexpected"
             ) from error
 
+    def admit_foreign(self, manifest: Json, resource: str, *ids: str) -> None:
+        """A pod gets ids of another device plugin."""
+        meta = manifest["metadata"]
+        self.foreign.append(Foreign(meta["uid"], meta["name"], resource, ids))
+        self._write_checkpoint()
+
     def forget(self, uid: str) -> None:
         """The pod has ended: its ids are free. The checkpoint tells at the next allocation."""
+        self.foreign = [one for one in self.foreign if one.uid != uid]
         self.pods.pop(uid, None)
         self._reuse.pop(uid, None)
 
@@ -299,6 +317,15 @@ class FakeKubelet:
             }
             for uid, pod in self.pods.items()
             for container, ids in pod.allocated.items()
+        ] + [
+            {
+                "PodUID": one.uid,
+                "ContainerName": "c",
+                "ResourceName": one.resource,
+                "DeviceIDs": {"-1": list(one.ids)},
+                "AllocResp": "",
+            }
+            for one in self.foreign
         ]
         data = {
             "PodDeviceEntries": entries or None,
@@ -320,6 +347,8 @@ class FakeKubelet:
             self.pods = known
             return
         for entry in json.loads(path.read_text())["Data"]["PodDeviceEntries"] or ():
+            if entry["ResourceName"] != RESOURCE_MEM:
+                continue
             uid = entry["PodUID"]
             before = known.get(uid, Running("default", uid, ()))
             pod = self.pods.setdefault(
@@ -370,5 +399,23 @@ class _Lister(resources_rpc.PodResourcesListerServicer):
                     ],
                 )
                 for pod in self._kubelet.pods.values()
+            ]
+            + [
+                resources_api.PodResources(
+                    name=one.name,
+                    namespace="default",
+                    containers=[
+                        resources_api.ContainerResources(
+                            name="c",
+                            devices=[
+                                resources_api.ContainerDevices(
+                                    resource_name=one.resource, device_ids=[i]
+                                )
+                                for i in one.ids
+                            ],
+                        )
+                    ],
+                )
+                for one in self._kubelet.foreign
             ]
         )

@@ -45,9 +45,17 @@ def test_every_containers_ids_by_the_pods_uid(tmp_path: Path) -> None:
         ),
     )
     assert read_checkpoint(tmp_path, MEM) == [
-        ContainerDevices("c", frozenset({"GPU-a::0", "GPU-a::1"}), uid="u"),
-        ContainerDevices("c", frozenset({"GPU-b::0"}), uid="v"),
+        ContainerDevices("c", frozenset({"GPU-a::0", "GPU-a::1"}), uid="u", resource=MEM),
+        ContainerDevices("c", frozenset({"GPU-b::0"}), uid="v", resource=MEM),
     ]
+
+
+def test_several_resources_at_once(tmp_path: Path) -> None:
+    write(
+        tmp_path, checkpoint(entry("u", none=["a"]), entry("u", "x/y", none=["b"]), entry("v", "z"))
+    )
+    found = read_checkpoint(tmp_path, "x/y", MEM)
+    assert [(one.resource, set(one.ids)) for one in found] == [(MEM, {"a"}), ("x/y", {"b"})]
 
 
 def test_ids_of_all_numa_nodes_together(tmp_path: Path) -> None:

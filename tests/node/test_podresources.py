@@ -39,13 +39,13 @@ class Lister(rpc.PodResourcesListerServicer):
         return api.ListPodResourcesResponse(pod_resources=self.pods)
 
 
-async def listed(socket: Path, lister: Lister) -> list[ContainerDevices]:
+async def listed(socket: Path, lister: Lister, *resources: str) -> list[ContainerDevices]:
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
     rpc.add_PodResourcesListerServicer_to_server(lister, server)
     server.add_insecure_port(f"unix://{socket}")
     await server.start()
     try:
-        return await list_pod_resources(socket, MEM)
+        return await list_pod_resources(socket, *(resources or (MEM,)))
     finally:
         await server.stop(None)
 
@@ -76,9 +76,16 @@ async def test_ids_by_container_under_the_pods_name(socket: Path) -> None:
         ),
     )
     assert found == [
-        ContainerDevices("c0", frozenset("ab"), namespace="team", pod="p"),
-        ContainerDevices("c1", frozenset("c"), namespace="team", pod="p"),
+        ContainerDevices("c0", frozenset("ab"), namespace="team", pod="p", resource=MEM),
+        ContainerDevices("c1", frozenset("c"), namespace="team", pod="p", resource=MEM),
     ]
+
+
+async def test_several_resources_at_once(socket: Path) -> None:
+    entries = [*devices("a"), *devices("b", "c", resource="x/y"), *devices("d", resource="z")]
+    pod = api.PodResources(name="p", namespace="team", containers=[container("c", *entries)])
+    found = await listed(socket, Lister(pod), "x/y", MEM)
+    assert [(one.resource, set(one.ids)) for one in found] == [(MEM, {"a"}), ("x/y", {"b", "c"})]
 
 
 async def test_nobody_runs(socket: Path) -> None:

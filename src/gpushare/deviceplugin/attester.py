@@ -55,6 +55,11 @@ class Attester:
         """The kubelet was told which ids to take: it is choosing."""
         self._offered_at = time.monotonic()
 
+    @property
+    def choosing(self) -> bool:
+        """Whether the kubelet may be choosing ids at the moment."""
+        return time.monotonic() < self._offered_at + CHOOSING_S
+
     def handed_out(self) -> None:
         """Ids were handed out: look soon."""
         self._offered_at = float("-inf")
@@ -77,8 +82,8 @@ class Attester:
         books = self.state.books
         if books is None:
             return None
-        choosing = time.monotonic() < self._offered_at + CHOOSING_S
-        shown = await self.sources.ask(list(self.state.pods.values()), may_list=not choosing)
+        pods = list(self.state.pods.values())
+        shown = await self.sources.ask(pods, may_list=not self.choosing)
         self._note(books, [*attest(books, shown), *presume(books, time.time_ns())])
         self.state.touch()
         return shown

@@ -36,8 +36,8 @@ class _Checkpoint(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Checkpoint)
 
 
-def read_checkpoint(folder: Path, resource: str) -> list[ContainerDevices]:
-    """Who has ids of `resource`. `folder` is the kubelet's for device plugins.
+def read_checkpoint(folder: Path, *resources: str) -> list[ContainerDevices]:
+    """Who has ids of `resources`. `folder` is the kubelet's for device plugins.
 
     A kubelet that has never allocated has no file: nobody has any. Raises SourceUnavailable.
     """
@@ -57,7 +57,8 @@ def read_checkpoint(folder: Path, resource: str) -> list[ContainerDevices]:
             entry.container,
             frozenset(i for ids in (entry.ids or {}).values() for i in ids),
             uid=entry.pod_uid,
+            resource=entry.resource,
         )
         for entry in checkpoint.data.entries or ()
-        if entry.resource == resource
+        if entry.resource in resources
     ]

@@ -14,6 +14,8 @@ class ContainerDevices:
     namespace: str = ""
     pod: str = ""
     """Namespace and name; empty where the source knows the UID."""
+    resource: str = ""
+    """Of which resource they are."""
 
 
 class SourceUnavailable(Exception):

@@ -23,9 +23,9 @@ _OPTIONS: Final = (
 
 
 async def list_pod_resources(
-    socket: Path, resource: str, timeout_s: float = 2.0
+    socket: Path, *resources: str, timeout_s: float = 2.0
 ) -> list[ContainerDevices]:
-    """Who has ids of `resource`. Raises SourceUnavailable."""
+    """Who has ids of `resources`. Raises SourceUnavailable."""
     try:
         async with grpc.aio.insecure_channel(f"unix://{socket}", options=_OPTIONS) as channel:
             answer = await rpc.PodResourcesListerStub(channel).List(
@@ -36,14 +36,19 @@ async def list_pod_resources(
     found: list[ContainerDevices] = []
     for pod in answer.pod_resources:
         for container in pod.containers:
-            ids = frozenset(
-                i
-                for devices in container.devices
-                if devices.resource_name == resource
-                for i in devices.device_ids
-            )
-            if ids:
-                found.append(
-                    ContainerDevices(container.name, ids, namespace=pod.namespace, pod=pod.name)
+            held: dict[str, set[str]] = {}
+            for devices in container.devices:
+                if devices.resource_name in resources:
+                    held.setdefault(devices.resource_name, set()).update(devices.device_ids)
+            found += [
+                ContainerDevices(
+                    container.name,
+                    frozenset(ids),
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    resource=resource,
                 )
+                for resource, ids in held.items()
+                if ids
+            ]
     return found
