@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpushare.contract import names
 from tests.inspect.conftest import Inspect
-from tests.inspect.objects import node, plain_node, pod
+from tests.inspect.objects import Object, node, plain_node, pod
 
 
 def test_two_containers_asking_1_and_2_hold_3(inspect: Inspect) -> None:
@@ -289,6 +291,103 @@ def test_an_unprotected_container_gets_a_note(inspect: Inspect) -> None:
     annotations = {names.ANNOTATION_UNPROTECTED: "static binary"}
     printed = inspect([node(), pod("p", 4, gpu=0, annotations=annotations)])
     assert "pod default/p runs without its memory limit: static binary" in printed.err
+
+
+def isolating(backend: str = "interposer", **more: Any) -> Object:
+    """A node with two T4 of 15 units and 16130 MiB, held to shares by `backend`."""
+    device = {"model": "Tesla T4", "memory_mib": 16130, "units": 15}
+    devices = [{"index": i, "uuid": f"GPU-{i}", **device} for i in range(2)]
+    return node(inventory=devices, labels={names.LABEL_ISOLATION: backend}, **more)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits"),
+    [
+        (pod("p", 3, gpu=0), "3226"),
+        (pod("p", 4, gpu=1), "4301"),
+        (pod("p", containers=[2, 3], gpu=0), "2150,3226"),
+        (pod("p", containers=[2, 3], gpu='{"0":{"0":2},"1":{"1":3}}'), "2150;3226"),
+        (pod("p", containers=[None, 2], gpu=0), "2150"),
+        (pod("p", 8, gpu={0: 4, 1: 4}, labels={names.LABEL_GPU_COUNT: "2"}), "4301;4301"),
+        (pod("p", 4, gpu=0, init=[8]), "8602,4301"),
+        (pod("p", 4, old="1"), "4301"),
+        (pod("p", 4), "-"),
+        (pod("p", 4, gpu='{"0":{"7":4}}'), "-"),
+    ],
+)
+def test_wide_details_show_what_each_container_is_held_to(
+    inspect: Inspect, asked: Object, limits: str
+) -> None:
+    lines = inspect([isolating(), asked], "-d", "-o", "wide").out.splitlines()
+    assert "ISOLATION:     interposer" in lines
+    header = next(line for line in lines if line.startswith("NAME "))
+    (row,) = [line.split() for line in lines if line.startswith("p ")]
+    assert header.split()[-1] == "LIMIT(MiB)"
+    assert (len(row), row[-1]) == (len(header.split()), limits)
+
+
+def test_a_correction_says_which_gpus_part_it_is(inspect: Inspect) -> None:
+    corrections = {names.ANNOTATION_CORRECTIONS: '{"uid-default-p":{"0":{"1":4}}}'}
+    printed = inspect([isolating(annotations=corrections), pod("p", 4, gpu=0)], "-o", "json")
+    first, second = printed.json["nodes"][0]["gpus"]
+    assert first["pods"] == []
+    assert second["pods"][0]["containers"] == [{"index": 0, "units": 4, "limit_mib": 4301}]
+
+
+def test_json_has_the_limit_of_each_container(inspect: Inspect) -> None:
+    pods = [pod("p", containers=[3, 1], gpu=0, init=[8]), pod("q", 4, gpu=1)]
+    found = inspect([isolating("driver"), *pods], "-o", "json").json["nodes"][0]
+    assert found["isolation"] == "driver"
+    assert found["gpus"][0]["pods"][0]["containers"] == [
+        {"index": 0, "units": 8, "limit_mib": 8602, "init": True},
+        {"index": 0, "units": 3, "limit_mib": 3226},
+        {"index": 1, "units": 1, "limit_mib": 1075},
+    ]
+    assert found["gpus"][1]["pods"][0]["containers"][0]["limit_mib"] == 4301
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        node(),
+        isolating("none"),
+        isolating("something-new"),
+        node(labels={names.LABEL_ISOLATION: "interposer"}, inventory=False),
+    ],
+    ids=["no-label", "none", "unknown", "no-inventory"],
+)
+def test_where_nothing_is_known_to_hold_a_container_no_limit_is_shown(
+    inspect: Inspect, where: Object
+) -> None:
+    objects = [where, pod("p", 4, gpu=0)]
+    shown = inspect(objects, "-o", "json").json["nodes"][0]["gpus"][0]["pods"]
+    assert shown == [{"namespace": "default", "name": "p", "units": 4}]
+    assert inspect(objects, "-d", "-o", "wide").out.splitlines()[8].split()[-1] == "-"
+
+
+@pytest.mark.parametrize("arguments", [[], ["-d"], ["-o", "wide"], ["--by", "owner"]])
+def test_isolation_changes_no_table_but_the_wide_details(
+    inspect: Inspect, arguments: list[str]
+) -> None:
+    reason = {names.ANNOTATION_UNPROTECTED: "static binary"}
+    pods = [pod("p", 4, gpu=0, annotations=reason), pod("q", 4), pod("r", 8, gpu={0: 4, 1: 4})]
+    held = inspect([isolating(), *pods], *arguments).out
+    free = inspect([isolating("driver"), *pods], *arguments).out
+    assert held.replace("interposer", "-").split() == free.replace("driver", "-").split()
+    assert "LIMIT" not in held
+    assert "MiB" not in held
+
+
+def test_json_says_why_a_pod_is_unprotected(inspect: Inspect) -> None:
+    pods = [
+        pod("on-a-gpu", 4, gpu=0, annotations={names.ANNOTATION_UNPROTECTED: "static binary"}),
+        pod("pending", 4, annotations={names.ANNOTATION_UNPROTECTED: ""}),
+        pod("protected", 4, gpu=1),
+    ]
+    found = inspect([isolating(), *pods], "-o", "json").json["nodes"][0]
+    assert found["gpus"][0]["pods"][0]["unprotected"] == "static binary"
+    assert found["pending_pods"][0]["unprotected"] == ""
+    assert "unprotected" not in found["gpus"][1]["pods"][0]
 
 
 def test_a_node_that_promises_isolation_and_has_none_gets_a_note(inspect: Inspect) -> None:

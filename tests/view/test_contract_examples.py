@@ -78,6 +78,17 @@ def test_wide_adds_its_columns_behind_the_contracts() -> None:
     assert lines[-1] == "12/60 (20%)"
 
 
+def test_wide_details_have_one_column_more() -> None:
+    plain, wide = details(HANGZHOU).splitlines(), details(HANGZHOU, wide=True).splitlines()
+    at = plain.index("NAME         NAMESPACE  GPU0(Allocated)")
+    assert wide[-len(plain) + at :][:5] == [
+        "NAME         NAMESPACE  GPU0(Allocated)  LIMIT(MiB)",
+        "app-3g-v1-0  default    4                -",
+        "app-3g-v1-1  default    4                -",
+        *plain[at + 3 : at + 5],
+    ]
+
+
 def test_wide_details_say_how_the_node_shares() -> None:
     assert details(HANGZHOU, wide=True).startswith(
         "NAME:          cn-hangzhou.192.168.2.167\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import msgspec
 import yaml
@@ -30,7 +31,8 @@ def ledgers(draw: st.DrawFn) -> Ledger:
     ledger = Ledger()
     names = draw(st.lists(NAMES, max_size=3, unique=True))
     for name in names:
-        ledger.put_node(draw(nodes(name=name)))
+        isolation = draw(st.sampled_from([None, "none", "interposer", "driver"]))
+        ledger.put_node(with_memory(replace(draw(nodes(name=name)), isolation=isolation)))
     for number in range(draw(st.integers(0, 8))):
         request = draw(requests())
         gpus = draw(st.lists(st.integers(0, 7), min_size=1, max_size=3, unique=True))
@@ -54,6 +56,17 @@ def ledgers(draw: st.DrawFn) -> Ledger:
             )
         )
     return ledger
+
+
+def with_memory(node: Node) -> Node:
+    """A node whose GPUs of odd index say how many MiB they have."""
+    sized = (replace(gpu, memory_mib=gpu.units * 1024 + 770) for gpu in node.gpus)
+    return replace(
+        node,
+        gpus=tuple(
+            new if old.index % 2 else old for old, new in zip(node.gpus, sized, strict=True)
+        ),
+    )
 
 
 def report_of(ledger: Ledger) -> Report:
@@ -102,6 +115,25 @@ def test_the_tables_sums_are_the_jsons(ledger: Ledger) -> None:
         assert node["pending"] == sum(pod["units"] for pod in node["pending_pods"])
         for gpu in node["gpus"]:
             assert gpu["allocated"] == sum(pod["units"] for pod in gpu["pods"])
+
+
+@given(ledgers())
+def test_limits_are_parts_of_the_gpus_memory(ledger: Ledger) -> None:
+    for node in report_of(ledger).nodes:
+        memory = {gpu.index: gpu.memory_mib for gpu in ledger.books(node.name).node.gpus}
+        isolated = node.isolation in ("interposer", "driver")
+        assert not any(pod.containers for pod in node.pending_pods)
+        for gpu in node.gpus:
+            for pod in gpu.pods:
+                for container in pod.containers:
+                    assert isolated
+                    whole = memory[gpu.index]
+                    assert whole is not None
+                    part = container.limit_mib / whole
+                    assert abs(part - container.units / gpu.total) <= 1 / whole
+                assert bool(pod.containers) == bool(
+                    isolated and memory[gpu.index] and gpu.total and pod.units
+                )
 
 
 @given(ledgers())

@@ -126,7 +126,8 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
         "--output",
         choices=("table", "wide", "json", "yaml"),
         default="table",
-        help="wide adds mode, placement, isolation and the largest free amount on one GPU",
+        help="wide adds mode, placement, isolation and the largest free amount on one GPU, with "
+        "-d also the memory limits of each pod's containers",
     )
     parser.add_argument("-l", "--selector", metavar="SELECTOR", help="only nodes with these labels")
     parser.add_argument(

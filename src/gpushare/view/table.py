@@ -21,6 +21,7 @@ NOBODY = "-"
 """Stands for what has no value in a column, so that every row has the same number of words."""
 
 WIDE_COLUMNS = ("MODE", "PLACEMENT", "ISOLATION", "LARGEST-FREE")
+LIMIT_COLUMN = "LIMIT(MiB)"
 
 
 def summary(
@@ -57,7 +58,9 @@ def details(
 ) -> str:
     """One block per node with its pods and the units each holds on every GPU, then the sum.
 
-    wide     adds lines for mode, placement, isolation and the largest free amount to each node
+    wide     adds lines for mode, placement, isolation and the largest free amount to each node,
+             and to each pod the limits that its containers are held to: a comma between containers
+             on one GPU, a semicolon between GPUs
     headers  False leaves out the lines of column names
     """
     blocks = [_node_details(node, wide, headers, colour) for node in report.nodes]
@@ -138,23 +141,29 @@ def _node_details(node: NodeReport, wide: bool, headers: bool, colour: bool) -> 
                 "NAMESPACE",
                 *(f"GPU{index}(Allocated)" for index in range(gpus)),
                 *(["Pending(Allocated)"] if node.pending else []),
+                *([LIMIT_COLUMN] if wide else []),
             ]
         )
-    rows.extend(_pod_rows(node, gpus))
+    rows.extend(_pod_rows(node, gpus, wide))
     rows.append(["Allocated :", f"{node.allocated} ({percent(node.allocated, node.total)}%)"])
     rows.append(["Total :", str(node.total)])
     return "\n".join([*lines, "", *align(rows, colour=colour), DETAILS_RULE])
 
 
-def _pod_rows(node: NodeReport, gpus: int) -> list[Row]:
+def _pod_rows(node: NodeReport, gpus: int, wide: bool) -> list[Row]:
     """A row per pod: its name, and its units on every GPU; by namespace and name."""
     held: dict[tuple[str, str], dict[int, int]] = {}
     """(namespace, name) -> GPU index, or `gpus` for pending -> units"""
+    limits: dict[tuple[str, str], list[str]] = {}
+    """(namespace, name) -> its containers' limits, one text for each GPU"""
     places = [*((gpu.index, gpu.pods) for gpu in node.gpus), (gpus, node.pending_pods)]
     for index, pods in places:
         for pod in pods:
             units = held.setdefault((pod.namespace, pod.name), {})
             units[index] = units.get(index, 0) + pod.units
+            if pod.containers:
+                text = ",".join(str(container.limit_mib) for container in pod.containers)
+                limits.setdefault((pod.namespace, pod.name), []).append(text)
     columns = gpus + (1 if node.pending else 0)
     return [
         [
@@ -164,6 +173,7 @@ def _pod_rows(node: NodeReport, gpus: int) -> list[Row]:
                 Cell(str(units.get(index, 0)), Style.PLAIN if index in units else Style.DIM)
                 for index in range(columns)
             ),
+            *([";".join(limits.get((namespace, name), [NOBODY]))] if wide else []),
         ]
         for (namespace, name), units in sorted(held.items())
     ]
