@@ -14,6 +14,7 @@ from gpushare.deviceplugin.core.refusals import Refused
 from gpushare.deviceplugin.happenings import Happenings
 from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.events import About, Recorder, Severity
+from gpushare.kube.objects import Pod
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ DECIDED_LATE: Final = "GPUDecidedByNode"
 MOVED: Final = "GPUDecidedAnew"
 NOT_OFFERED: Final = "GPUMemoryNotOffered"
 NOT_ISOLATED: Final = "GPUMemoryNotIsolated"
+NOT_HELD: Final = "GPUMemoryNotHeld"
+UNACCOUNTED: Final = "GPUMemoryUnaccounted"
 
 
 @dataclass
@@ -72,6 +75,23 @@ class Announcer:
         log.warning("%s: %s", decision.piece.uid, text)
         if pod is not None:
             self.recorder.event(About.pod(pod), Severity.WARNING, reason, text)
+
+    def unprotected(self, pod: Pod, container: str, why: str) -> None:
+        """A container that runs is not held to its GPU memory."""
+        text = f"container {container} is not held to its GPU memory: {why}"
+        log.warning("pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, text)
+        self.recorder.event(About.pod(pod), Severity.WARNING, NOT_HELD, text)
+
+    def unaccounted(self, pod: Pod, container: str, why: str) -> None:
+        """A container uses more GPU memory than is counted within its limit."""
+        text = f"container {container} uses GPU memory that is not accounted for: {why}"
+        log.warning("pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, text)
+        self.recorder.event(About.pod(pod), Severity.WARNING, UNACCOUNTED, text)
+
+    def gpu_unaccounted(self, state: NodeState, why: str) -> None:
+        """More of a GPU is used than is counted within the limits of its containers."""
+        log.warning("node %s: %s", state.name, why)
+        self._node(state, UNACCOUNTED, why)
 
     def not_offering(self, why: str, state: NodeState) -> None:
         """The node offers no GPU memory though its labels want it."""
