@@ -209,9 +209,16 @@ class FakeNodeApi:
 
     def reasons(self, kind: str, name: str) -> list[str]:
         """Reasons of the Events on an object."""
+        return [e["reason"] for e in self._about(kind, name)]
+
+    def messages(self, kind: str, name: str) -> list[str]:
+        """What the Events on an object say."""
+        return [e["message"] for e in self._about(kind, name)]
+
+    def _about(self, kind: str, name: str) -> list[Json]:
         about = [e for e in self.events if "involvedObject" in e]
         return [
-            e["reason"]
+            e
             for e in about
             if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == (kind, name)
         ]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpushare.deviceplugin.allocations import KEPT_S, AllocationDevices
 from gpushare.deviceplugin.edits import composed, environment_part
+from gpushare.isolation.backend import Edits, Interposer
+from gpushare.isolation.limits import GpuLimit, decode_limits
 from gpushare.node.cdi import ContainerEdits, Mount, read_specs
 from gpushare.node.mailbox import Mailboxes, Record
 
@@ -23,12 +29,38 @@ RECORD = Record(
 OTHER = Record(ids=("GPU-a::1",), env={"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
 
 
+LIMITS = ("GPU-00000000-0000-4000-8000-000000000001", 4096 << 20, 512 << 20)
+
+
+@dataclass
+class Isolation:
+    """The interposer's files in a directory that is no tmpfs."""
+
+    folder: Path
+
+    def prepare(self, record: Record) -> Edits:
+        if not record.limits:
+            return Edits()
+        limits = [GpuLimit(*limit) for limit in record.limits]
+        return Interposer(Path(record.library), self.folder).prepare(record.id, limits)
+
+    def forget(self, allocation: str) -> None:
+        Interposer(Path(), self.folder).forget(allocation)
+
+    def tend(self, needed: Iterable[str]) -> None:
+        for name in {*Interposer(Path(), self.folder).names()} - {*needed}:
+            self.forget(name)
+
+
 class World:
     def __init__(self, folder: Path) -> None:
         self.minors = {"GPU-a": 0, "GPU-b": 7}
         self.boxes = Mailboxes(folder / "allocations")
         self.specs = folder / "cdi"
-        self.devices = AllocationDevices(self.boxes, self.specs, lambda: self.minors, HOOK)
+        self.isolation = Isolation(folder / "files")
+        self.devices = AllocationDevices(
+            self.boxes, self.specs, lambda: self.minors, self.isolation, HOOK
+        )
 
     def edits(self, record: Record) -> dict[str, Any]:
         path = self.specs / f"gpushare.dev-allocation_{record.id}.json"
@@ -38,7 +70,7 @@ class World:
         return edits
 
     def arguments(self, record: Record) -> list[str]:
-        (hook,) = self.edits(record)["hooks"]
+        hook = self.edits(record)["hooks"][0]
         assert (hook["hookName"], hook["path"]) == ("createRuntime", str(self.devices.hook))
         words: list[str] = hook["args"]
         return words
@@ -59,7 +91,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_the_device_brings_the_environment_and_the_hook(world: World) -> None:
-    name = world.devices.make(RECORD)
+    name = world.devices.make(RECORD).device
     assert name == f"gpushare.dev/allocation={RECORD.id}"
     assert list(read_specs([world.specs]).files) == [name]
     assert world.edits(RECORD)["env"] == [
@@ -162,3 +194,74 @@ def test_parts_are_put_together_in_order() -> None:
     mount = Mount(host_path="/a", container_path="/b", options=("bind", "ro"))
     both = composed([environment_part({"A": "1"}), ContainerEdits(env=("B=2",), mounts=(mount,))])
     assert both == ContainerEdits(env=("A=1", "B=2"), mounts=(mount,))
+
+
+HELD = Record(
+    ids=("GPU-a::2",), env={"NVIDIA_VISIBLE_DEVICES": "GPU-a"}, limits=(LIMITS,), library="/lib/v1"
+)
+
+
+def test_what_holds_a_container_comes_by_its_device(world: World) -> None:
+    world.devices.make(HELD)
+    edits = world.edits(HELD)
+    files = world.isolation.folder / HELD.id
+    assert {
+        (mount["containerPath"], mount["hostPath"], mount["options"][-1])
+        for mount in edits["mounts"]
+    } == {
+        ("/usr/lib/gpushare/libgpushare-interposer.so", "/lib/v1", "ro"),
+        ("/etc/ld.so.preload", str(files / "preload"), "ro"),
+        ("/etc/gpushare/limits", str(files / "limits"), "ro"),
+        ("/etc/gpushare/region", str(files / "region"), "rw"),
+    }
+    assert all("bind" in mount["options"] for mount in edits["mounts"])
+    check = edits["hooks"][0]
+    assert (check["hookName"], check["path"]) == ("createContainer", str(HOOK))
+    assert check["args"][1:] == [
+        "check-preload",
+        "--library",
+        "/usr/lib/gpushare/libgpushare-interposer.so",
+    ]
+    (limit,) = decode_limits((files / "limits").read_text())
+    assert (limit.uuid, limit.limit_bytes, limit.reserve_bytes) == LIMITS
+
+
+def test_without_cdi_the_kubelet_is_told_of_the_files(world: World) -> None:
+    record = msgspec.structs.replace(HELD, cdi=False)
+    made = world.devices.make(record)
+    assert made.device is None
+    assert [mount.read_only for mount in made.isolation.mounts] == [True, True, True, False]
+    assert not list(world.specs.glob("*"))
+    world.devices.tend({record.id})
+    assert not list(world.specs.glob("*"))
+
+
+def test_an_allocation_anew_begins_with_an_empty_region(world: World) -> None:
+    world.devices.make(HELD)
+    region = world.isolation.folder / HELD.id / "region"
+    before = region.stat().st_ino
+    kept = region.open("rb")
+    world.devices.rebuild(())
+    assert region.stat().st_ino == before  # a process of the container has it mapped
+    world.devices.make(HELD)
+    assert region.stat().st_ino != before
+    kept.close()
+
+
+def test_after_a_reboot_the_files_are_made_again(world: World) -> None:
+    world.devices.make(HELD)
+    limits = (world.isolation.folder / HELD.id / "limits").read_text()
+    shutil.rmtree(world.isolation.folder)
+    shutil.rmtree(world.specs)
+    assert world.devices.rebuild(()) == 1
+    assert (world.isolation.folder / HELD.id / "limits").read_text() == limits
+    assert world.edits(HELD)["mounts"]
+
+
+def test_the_files_of_what_nobody_has_are_removed(world: World) -> None:
+    world.devices.make(HELD)
+    world.age(HELD, KEPT_S + 1)
+    world.devices.tend({HELD.id})
+    assert (world.isolation.folder / HELD.id).exists()
+    world.devices.tend(())
+    assert not (world.isolation.folder / HELD.id).exists()

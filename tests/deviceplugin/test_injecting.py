@@ -172,7 +172,7 @@ async def test_a_device_that_cannot_be_made_refuses_the_container(
     api.put_pod(pod("p", 4, gpu=1))
     await plugins.start()
     (folder / "home").write_text("no directory")
-    with pytest.raises(Rejected, match="its CDI device cannot be made"):
+    with pytest.raises(Rejected, match="its files on the node cannot be made"):
         await kubelet.admit(api.pods["p"])
     await eventually(lambda: "GPUMemoryRefused" in api.reasons("Pod", "p"))
 
@@ -266,12 +266,3 @@ async def test_the_hook_is_installed_once_and_named_in_the_device(
     assert installed.stat().st_mode & 0o111
     (spec,) = (folder / "cdi").glob("gpushare.dev-allocation_*.json")
     assert f'"{installed}"' in spec.read_text()
-
-
-async def test_a_node_that_asks_for_isolation_is_told_that_there_is_none(
-    api: FakeNodeApi, kubelet: FakeKubelet, plugins: Plugins
-) -> None:
-    api.put_node(node(labels={names.LABEL_MODE: "cgpu"}))
-    await plugins.start()
-    assert len(kubelet.healthy) == 30
-    await eventually(lambda: "GPUMemoryNotIsolated" in api.reasons("Node", NODE))

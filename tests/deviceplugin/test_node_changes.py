@@ -63,6 +63,7 @@ async def test_the_inventory_is_published(
         "aliyun.accelerator/nvidia_name": "Tesla-T4",
         "aliyun.accelerator/nvidia_mem": "16130MiB",
         "aliyun.accelerator/nvidia_count": "2",
+        "gpushare.dev/isolation": "none",
     }
     assert api.nodes[NODE]["status"]["capacity"]["cpu"] == "4"
     assert all(write.body["metadata"]["uid"] == "uid-n1" for write in api.writes)
@@ -220,7 +221,7 @@ async def test_another_mode_offers_nothing_and_leaves_running_pods_alone(
     assert indexes(api) == {"GPU-a": 0, "GPU-b": 1}
     assert plugin.app.not_ready() is None
     assert 'pod="p",uuid="GPU-a"} 4.0' in plugin.metrics
-    api.change_node(labels={LABEL_MODE: "cgpu"})
+    api.change_node(labels={LABEL_MODE: "share"})
     await eventually(lambda: len(kubelet.healthy) == 30)
     await eventually(lambda: count(api) == ("2", "2"))
     assert len(kubelet.registrations) == 1

@@ -10,7 +10,8 @@ from gpushare.isolation.limits import MIB, GpuLimit, decode_limits
 from gpushare.isolation.probe import Backend, Facts, GpuFacts, decide
 from gpushare.isolation.region import RegionError
 
-T4 = GpuFacts("GPU-1", 14917)
+UUIDS = [f"GPU-00000000-0000-4000-8000-00000000000{i}" for i in (1, 2)]
+T4 = GpuFacts(UUIDS[0], 14917)
 LIMITS = [GpuLimit("GPU-00000000-0000-4000-8000-000000000001", 4096 * MIB, 320 * MIB)]
 
 
@@ -20,9 +21,10 @@ LIMITS = [GpuLimit("GPU-00000000-0000-4000-8000-000000000001", 4096 * MIB, 320 *
         (Facts((T4,), library="/l"), Backend.INTERPOSER, None),
         (Facts((T4,)), Backend.NONE, "not installed"),
         (Facts((), library="/l"), Backend.NONE, "no GPU"),
-        (Facts((GpuFacts("GPU-1", 0),), library="/l"), Backend.NONE, "no memory"),
+        (Facts((GpuFacts(UUIDS[0], 0),), library="/l"), Backend.NONE, "no memory"),
+        (Facts((GpuFacts("GPU-1", 14917),), library="/l"), Backend.NONE, "no UUID"),
         (
-            Facts((GpuFacts("GPU-1", 96000, host_page_tables=True),), library="/l"),
+            Facts((GpuFacts(UUIDS[0], 96000, host_page_tables=True),), library="/l"),
             Backend.NONE,
             "operating system manages",
         ),
@@ -38,9 +40,9 @@ def test_the_backend_of_a_node(facts: Facts, backend: Backend, problem: str | No
 
 
 def test_one_gpu_that_cannot_be_isolated_does_not_cost_the_others() -> None:
-    answer = decide(Facts((T4, GpuFacts("GPU-2", 0)), library="/l"))
+    answer = decide(Facts((T4, GpuFacts(UUIDS[1], 0)), library="/l"))
     assert answer.backend is Backend.INTERPOSER
-    assert list(answer.refused) == ["GPU-2"]
+    assert list(answer.refused) == [UUIDS[1]]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,9 @@ def test_one_gpu_that_cannot_be_isolated_does_not_cost_the_others() -> None:
 def test_the_drivers_own_limits_are_detected_and_not_used(
     version: str, function: bool, cgroup_v2: bool, mig: bool, expected: bool
 ) -> None:
-    answer = decide(Facts((GpuFacts("GPU-1", 14917, mig=mig),), version, function, cgroup_v2, "/l"))
+    answer = decide(
+        Facts((GpuFacts(UUIDS[0], 14917, mig=mig),), version, function, cgroup_v2, "/l")
+    )
     assert answer.backend is Backend.INTERPOSER
     assert bool(answer.notes) is expected
 

@@ -42,15 +42,20 @@ class Advertised:
     offering: bool = True
 
 
-def advertised(books: Books, *, offering: bool) -> Advertised:
-    """As the books stand; all unhealthy where the node does not offer GPU memory."""
-    gpus = tuple((gpu.uuid or "", gpu.units, offering and gpu.open) for gpu in books.node.gpus)
+def advertised(books: Books, *, offering: bool, closed: bool = False) -> Advertised:
+    """As the books stand; all unhealthy where the node does not offer GPU memory.
+
+    closed   the node takes no new pods; what they hold stays
+    """
+    gpus = tuple(
+        (gpu.uuid or "", gpu.units, offering and not closed and gpu.open) for gpu in books.node.gpus
+    )
     if not offering:
         return Advertised(gpus, frozenset(), offering=False)
     if all(is_open for _, _, is_open in gpus):
         return Advertised(gpus, frozenset())
-    closed = {uuid for uuid, _, is_open in gpus if not is_open}
-    held = frozenset(i for i in books.granted_ids() if uuid_of(i, books.unit) in closed)
+    shut = {uuid for uuid, _, is_open in gpus if not is_open}
+    held = frozenset(i for i in books.granted_ids() if uuid_of(i, books.unit) in shut)
     return Advertised(gpus, held)
 
 

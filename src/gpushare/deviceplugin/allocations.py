@@ -1,11 +1,15 @@
-"""The CDI device of each allocation and its directory: made, rebuilt, and taken away in the end.
+"""What each allocation's container is given: made, rebuilt, and taken away in the end.
+
+That is its directory, what holds it to its share, and, where the kubelet is told of it, a CDI
+device of its own, which carries the rest.
 
 The kubelet keeps what Allocate answered and never asks again for a container that has ids. A
 container of a pod that restarts, and every container after a reboot, which empties /var/run/cdi,
 needs the device it was answered with. So both live as long as anybody has the ids.
 
-    Allocate    the directory made and emptied, the specification written; then the answer
-    start       every specification written again, before the plugin registers
+    Allocate    the directory made and emptied, the files and the specification written; then the
+                answer
+    start       every file and specification written again, before the plugin registers
     tend        now and then: what is missing is made again, what nobody needs any more is removed
 """
 
@@ -15,12 +19,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gpushare.contract import names
-from gpushare.deviceplugin.edits import composed, environment_part, hook_part
+from gpushare.deviceplugin.edits import composed, environment_part, hook_part, isolation_part
+from gpushare.isolation.backend import Edits
+from gpushare.isolation.limits import LimitsError
+from gpushare.isolation.region import RegionError
 from gpushare.node.cdi import (
     ALLOCATION_KIND,
+    CdiError,
     ContainerEdits,
     Device,
     remove_spec,
@@ -32,8 +40,37 @@ from gpushare.node.mailbox import Mailboxes, Record
 
 log = logging.getLogger(__name__)
 
+FILES_FAILED: Final = (OSError, CdiError, RegionError, LimitsError)
+"""Why an allocation's files cannot be made or removed."""
+
 KEPT_S: Final = 60.0
 """An allocation is not removed before it has been quiet for so long."""
+
+
+class Isolation(Protocol):
+    """Holds containers to their share (isolating)."""
+
+    def prepare(self, record: Record) -> Edits:
+        """Makes what the container needs, or finds it made."""
+        ...
+
+    def forget(self, allocation: str) -> None:
+        """Removes it."""
+        ...
+
+    def tend(self, needed: Iterable[str]) -> None:
+        """Removes all but that of the allocations in `needed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the kubelet is to be told of an allocation."""
+
+    device: str | None
+    """Its CDI device, which carries everything else."""
+    isolation: Edits
+    """What the container needs where there is no such device."""
 
 
 @dataclass
@@ -44,16 +81,18 @@ class AllocationDevices:
     specs: Path
     minors: Callable[[], Mapping[str, int]]
     """GPU UUID -> number of its device file, as the driver says now."""
+    isolation: Isolation
     hook: Path | None = None
     """The hook on the host; None: containers start without it."""
 
-    def make(self, record: Record) -> str:
-        """The CDI device of an allocation that is being answered. Raises OSError, CdiError."""
+    def make(self, record: Record) -> Made:
+        """For an allocation that is being answered. Raises any of FILES_FAILED."""
+        self.isolation.forget(record.id)
         self.mailboxes.renew(record)
         return self._write(record)
 
     def rebuild(self, held: Iterable[Record]) -> int:
-        """Writes every specification again; how many. Raises OSError, CdiError.
+        """Writes all files and specifications again; of how many allocations. Raises as `make`.
 
         held   what is known to be held; an allocation that has a directory is known by that
         """
@@ -68,24 +107,33 @@ class AllocationDevices:
         return len(records)
 
     def tend(self, held: Collection[str] | None, now_s: float | None = None) -> None:
-        """Makes what is missing, removes what nobody needs. Raises OSError, CdiError.
+        """Makes what is missing, removes what nobody needs. Raises as `make`.
 
         held   names of the allocations that anybody has; None: nobody can tell
         """
         now_s = time.time() if now_s is None else now_s
         written = set(written_specs(self.specs, ALLOCATION_KIND))
         directories = set(self.mailboxes.names())
+        kept: set[str] = set()
         for name in sorted(written | directories):
             needed = held is None or name in held or self._touched_s(name) > now_s - KEPT_S
             if not needed:
                 remove_spec(self.specs, ALLOCATION_KIND, name)
                 self.mailboxes.remove(name)
                 log.debug("allocation %s is nobody's any more", name)
-            elif name not in written:
+                continue
+            kept.add(name)
+            if name not in written:
                 record = self.mailboxes.record(name)
-                if record is not None:
+                if record is not None and record.cdi:
                     self._write(record)
                     log.warning("the CDI specification of allocation %s was missing", name)
+        self.isolation.tend(kept)
+
+    def libraries(self) -> list[Path]:
+        """Those that containers were given, on the host. Raises OSError."""
+        records = map(self.mailboxes.record, self.mailboxes.names())
+        return [Path(record.library) for record in records if record and record.library]
 
     def _touched_s(self, name: str) -> float:
         changed_ns = self.mailboxes.changed_ns(name)
@@ -95,14 +143,18 @@ class AllocationDevices:
             return (self.specs / spec_name(ALLOCATION_KIND, name)).stat().st_mtime
         return 0.0
 
-    def _write(self, record: Record) -> str:
-        device = Device(record.id, composed(self._parts(record)))
+    def _write(self, record: Record) -> Made:
+        isolation = self.isolation.prepare(record)
+        if not record.cdi:
+            return Made(None, isolation)
+        device = Device(record.id, composed(self._parts(record, isolation)))
         write_spec(self.specs, ALLOCATION_KIND, [device], record.id)
-        return f"{ALLOCATION_KIND}={record.id}"
+        return Made(f"{ALLOCATION_KIND}={record.id}", isolation)
 
-    def _parts(self, record: Record) -> Iterable[ContainerEdits]:
+    def _parts(self, record: Record, isolation: Edits) -> Iterable[ContainerEdits]:
         """What an allocation's container is given, beside its GPUs."""
         yield environment_part(record.env)
+        yield isolation_part(isolation, self.hook)
         if self.hook is not None:
             uuids = record.env[names.ENV_VISIBLE_DEVICES].split(",")
             files = self._device_files(record, uuids)

@@ -7,13 +7,16 @@ to a device plugin's, but the runtime applies CDI last.
 environment   the variables of the container's units
 hook          tells us who got the allocation, before the container's first instruction, and refuses
               a container that would start without its GPU, or with another
+isolation     the files that hold it to its share, and a second hook, which refuses a container
+              whose final file system would not load the library
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gpushare.node.cdi import ContainerEdits, Hook
+from gpushare.isolation.backend import LIBRARY_IN_CONTAINER, Edits
+from gpushare.node.cdi import ContainerEdits, Hook, Mount
 
 HOOK_NAME: Final = "gpushare-hook"
 
@@ -37,6 +40,28 @@ def hook_part(
     return ContainerEdits(
         hooks=(Hook(hook_name="createRuntime", path=str(hook), args=tuple(arguments)),)
     )
+
+
+def isolation_part(edits: Edits, hook: Path | None) -> ContainerEdits:
+    """What holds a container to its share; `hook` is on the host, None where there is none."""
+    arguments = (HOOK_NAME, "check-preload", "--library", LIBRARY_IN_CONTAINER)
+    checks = edits.preload_hook and hook is not None
+    return ContainerEdits(
+        mounts=tuple(
+            Mount(
+                host_path=mount.host_path,
+                container_path=mount.container_path,
+                options=(*_FILE, "ro" if mount.read_only else "rw"),
+            )
+            for mount in edits.mounts
+        ),
+        hooks=(Hook(hook_name="createContainer", path=str(hook), args=arguments),)
+        if checks
+        else (),
+    )
+
+
+_FILE: Final = ("bind", "nosuid", "nodev")
 
 
 def composed(parts: Iterable[ContainerEdits]) -> ContainerEdits:

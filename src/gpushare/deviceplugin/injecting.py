@@ -8,22 +8,26 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gpushare.deviceplugin.allocations import AllocationDevices
+from gpushare.deviceplugin.allocations import FILES_FAILED, AllocationDevices
 from gpushare.deviceplugin.core.attesting import Sighting
 from gpushare.deviceplugin.core.ids import by_gpu
 from gpushare.deviceplugin.core.offers import Granted
 from gpushare.deviceplugin.core.refusals import Cause, Refused
 from gpushare.deviceplugin.environment import environment, variables
 from gpushare.deviceplugin.injection import Choice, Injection, decide
+from gpushare.deviceplugin.isolating import Isolator, Limits
 from gpushare.deviceplugin.proving import IGNORED, Proof
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
+from gpushare.isolation.backend import Mount
 from gpushare.isolation.installing import install
-from gpushare.node.cdi import CdiDevices, CdiError, read_specs
+from gpushare.isolation.limits import LimitsError
+from gpushare.node.cdi import CdiDevices, read_specs
 from gpushare.node.mailbox import Record, allocation_id
 
 log = logging.getLogger(__name__)
@@ -43,6 +47,8 @@ class Given:
     environment: dict[str, str]
     devices: tuple[str, ...] = ()
     """Fully qualified names of CDI devices."""
+    mounts: tuple[Mount, ...] = ()
+    """Files of the host, where no CDI device of ours carries them."""
 
 
 @dataclass
@@ -52,6 +58,7 @@ class Injector:
     state: NodeState
     sources: Sources
     allocations: AllocationDevices
+    isolator: Isolator
     choice: Choice
     fake: bool
     directories: tuple[Path, ...]
@@ -79,22 +86,35 @@ class Injector:
         assert self.state.books is not None
         assert self.injection is not None
         env = environment(self.state.books, granted)
-        if not self.injection.cdi:
-            return Given(env)
+        limits = self.isolator.limits(granted)
+        if isinstance(limits, Refused):
+            return limits
         uuids = {gpu.index: gpu.uuid or "" for gpu in self.state.books.node.gpus}
         mine = [uuids[index] for index in granted.place]
-        missing = [uuid for uuid in mine if uuid not in self.injection.devices]
-        if missing and not self.fake:
+        named = self.injection.devices if self.injection.cdi else {}
+        missing = [uuid for uuid in mine if uuid not in named]
+        if missing and self.injection.cdi and not self.fake:
             return self._refused(granted, f"no CDI specification names GPU {missing[0]} any more")
-        devices = tuple(self.injection.devices[uuid] for uuid in mine if uuid not in missing)
-        record = Record(ids=tuple(sorted(granted.ids)), env=env, devices=devices)
+        devices = tuple(named[uuid] for uuid in mine if uuid not in missing)
+        record = Record(
+            ids=tuple(sorted(granted.ids)),
+            env=env,
+            devices=devices,
+            cdi=self.injection.cdi,
+            limits=limits,
+            library=str(self.isolator.library or "") if limits else "",
+        )
+        if not record.cdi and not limits:
+            return Given(env)
         try:
-            own = self.allocations.make(record)
-        except (OSError, CdiError) as error:
-            return self._refused(granted, f"its CDI device cannot be made: {error}")
+            made = self.allocations.make(record)
+        except FILES_FAILED as error:
+            return self._refused(granted, f"its files on the node cannot be made: {error}")
+        if made.device is None:
+            return Given(env, mounts=made.isolation.mounts)
         if self.allocations.hook is not None:
             self._proof.await_letter(record.id)
-        return Given(env, (*devices, own))
+        return Given(env, (*devices, made.device))
 
     def _refused(self, granted: Granted, why: str) -> Refused:
         return Refused(Cause.NOT_READY, f"{why}; see the Events of the node", granted.piece.uid)
@@ -110,12 +130,12 @@ class Injector:
         alive = [s for s in shown if s.uid is None or s.uid in self.state.pods]
         held = [record for s in alive if (record := self._record(s.ids))]
         try:
-            count = self.allocations.rebuild(held if self.injection.cdi else ())
-        except (OSError, CdiError) as error:
-            self._now(f"the CDI devices of allocations cannot be made: {error}")
+            count = self.allocations.rebuild(r for r in held if r.cdi or r.limits)
+        except FILES_FAILED as error:
+            self._now(f"the files of allocations cannot be made: {error}")
         else:
             if count:
-                log.info("rebuilt the CDI devices of %d allocations", count)
+                log.info("rebuilt the files of %d allocations", count)
 
     def _record(self, ids: frozenset[str]) -> Record | None:
         """For ids of which only the kubelet tells; without what the pod has in all."""
@@ -125,7 +145,18 @@ class Injector:
         if not place:
             return None
         env = variables(books, tuple(sorted(place)), len(ids))
-        return Record(ids=tuple(sorted(ids)), env=env)
+        assert self.injection is not None
+        limits: Limits = ()
+        if self.state.isolating:
+            with suppress(LimitsError):
+                limits = self.isolator.limits_of(ids)
+        return Record(
+            ids=tuple(sorted(ids)),
+            env=env,
+            cdi=self.injection.cdi,
+            limits=limits,
+            library=str(self.isolator.library or "") if limits else "",
+        )
 
     def _install(self) -> None:
         """Puts the hook on the host; once."""
@@ -194,8 +225,8 @@ class Injector:
         """Look after the allocations' files."""
         try:
             self.allocations.tend(self._held())
-        except (OSError, CdiError) as error:
-            self._now(f"the CDI devices of allocations cannot be kept: {error}")
+        except FILES_FAILED as error:
+            self._now(f"the files of allocations cannot be kept: {error}")
         else:
             self._now(IGNORED if self._proof.missing() and not self.fake else None)
 

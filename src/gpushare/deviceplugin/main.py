@@ -15,23 +15,31 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
+from gpushare.deviceplugin import usage_command
 from gpushare.deviceplugin.allocations import AllocationDevices
 from gpushare.deviceplugin.announce import Announcer
 from gpushare.deviceplugin.attester import Attester
 from gpushare.deviceplugin.counters import Counters
+from gpushare.deviceplugin.guarding import Guard
 from gpushare.deviceplugin.hardware import Hardware
 from gpushare.deviceplugin.http import application
 from gpushare.deviceplugin.injecting import Injector
 from gpushare.deviceplugin.injection import Way
+from gpushare.deviceplugin.isolating import Isolator
+from gpushare.deviceplugin.neighbours import LOOK_UP_S, Neighbours, Residents
 from gpushare.deviceplugin.options import Options, parse
 from gpushare.deviceplugin.publisher import Publisher
+from gpushare.deviceplugin.retiring import Retiring
 from gpushare.deviceplugin.service import Allocator
 from gpushare.deviceplugin.serving import Serving
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
+from gpushare.deviceplugin.truth import Truth
+from gpushare.deviceplugin.usage import Usage
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import ConfigError
 from gpushare.kube.events import Recorder
+from gpushare.kube.listing import list_all
 from gpushare.kube.moments import until_stopped
 from gpushare.kube.objects import Node, Pod
 from gpushare.kube.reflector import Reflector
@@ -55,34 +63,68 @@ class App:
     recorder: Recorder
     announcer: Announcer
     attester: Attester
+    isolator: Isolator
     injector: Injector
+    neighbours: Neighbours
     publisher: Publisher
+    retiring: Retiring
+    guard: Guard
+    truth: Truth
     hardware: Hardware
     serving: Serving
     counters: Counters
+    usage: Usage
 
     @classmethod
     def build(cls, connection: Connection, source: GpuSource, options: Options) -> "App":
         """All parts, wired; must be called where an event loop runs."""
         fake = options.fake_gpus is not None
         way = Way.FAKE if fake else Way.CDI
-        state = NodeState(options.node, options.unit, way, alone=not options.beside_whole_gpus)
+        state = NodeState(
+            options.node,
+            options.unit,
+            way,
+            alone=not options.beside_whole_gpus,
+            unisolated_allowed=options.allow_unisolated,
+        )
         recorder = Recorder(connection, "gpushare-device-plugin", host=options.node)
         announcer = Announcer(recorder)
         counters = Counters(lambda: state.books)
         mailboxes = Mailboxes(options.home / "allocations")
+        isolator = Isolator(
+            state,
+            options.library,
+            options.home / "bin",
+            options.regions,
+            options.reserve_mib,
+            may_opt_out=options.allow_cgpu_disable,
+        )
+        guard = Guard(state, mailboxes, connection, announcer)
+        usage = Usage(
+            lambda: state.books,
+            mailboxes.record,
+            isolator.region_path,
+            lambda: guard.unprotected,
+            lambda: truth.real(),
+        )
+        hardware = Hardware(state, source, announcer)
+        truth = Truth(state, usage.report, mailboxes.record, hardware.occupancy, announcer)
+        counters.watch(usage.report)
         sources = Sources(
             options.device_plugins, options.pod_resources, options.attest_by, mailboxes
         )
         attester = Attester(state, sources, counters)
+        allocations = AllocationDevices(
+            mailboxes,
+            options.cdi_directories[-1],
+            lambda: {gpu.uuid: gpu.minor for gpu in state.found},
+            isolator,
+        )
         injector = Injector(
             state,
             sources,
-            AllocationDevices(
-                mailboxes,
-                options.cdi_directories[-1],
-                lambda: {gpu.uuid: gpu.minor for gpu in state.found},
-            ),
+            allocations,
+            isolator,
             options.injection,
             fake,
             options.cdi_directories,
@@ -91,22 +133,43 @@ class App:
         )
         allocator = Allocator(state, connection, attester, injector, announcer, counters)
         name = options.node
+        residents = Residents(state.pod_handler)
+        here = Selector(fields=f"spec.nodeName={name}")
+
+        async def list_pods() -> list[Pod]:
+            return (await list_all(connection, PODS, here, timeout_s=LOOK_UP_S)).items
+
+        neighbours = Neighbours(
+            state,
+            sources,
+            residents,
+            list_pods,
+            choosing=lambda: attester.choosing,
+        )
         return cls(
             state,
             Reflector(
                 connection, NODES, state.node_handler, Selector(fields=f"metadata.name={name}")
             ),
-            Reflector(
-                connection, PODS, state.pod_handler, Selector(fields=f"spec.nodeName={name}")
-            ),
+            Reflector(connection, PODS, residents, here),
             recorder,
             announcer,
             attester,
+            isolator,
             injector,
+            neighbours,
             Publisher(state, connection),
-            Hardware(state, source, announcer),
+            Retiring(
+                options.home / "bin",
+                allocations,
+                lambda: (allocations.hook, isolator.library),
+            ),
+            guard,
+            truth,
+            hardware,
             Serving(options.device_plugins, allocator, counters),
             counters,
+            usage,
         )
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, Any]]:
@@ -140,7 +203,9 @@ class App:
             await changed.wait()
         self.state.subscribers.remove(changed)
         await self.injector.probe()
+        await self.neighbours.look()
         self.state.begin()
+        self.isolator.probe()
         shown = await self.attester.look()
         self.injector.rebuild(shown.sightings if shown else ())
         log.info(
@@ -154,8 +219,13 @@ class App:
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self.attester.run())
+            group.create_task(self.isolator.run())
             group.create_task(self.injector.run())
+            group.create_task(self.neighbours.run())
             group.create_task(self.publisher.run())
+            group.create_task(self.retiring.run())
+            group.create_task(self.guard.run())
+            group.create_task(self.truth.run())
             group.create_task(self.serving.run())
 
     def not_ready(self) -> str | None:
@@ -194,7 +264,8 @@ async def run(options: Options) -> int:
         return 2
     async with connection:
         app = App.build(connection, source, options)
-        runner = web.AppRunner(application(app.counters, app.not_ready), access_log=None)
+        served = application(app.counters, app.not_ready, app.usage.report)
+        runner = web.AppRunner(served, access_log=None)
         await runner.setup()
         try:
             # In a rolling update the next instance starts before this one ends.
@@ -218,13 +289,18 @@ async def run(options: Options) -> int:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
+        app.usage.close()
     log.info("stopped")
     return 1 if failed else 0
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """The entry point: the exit status."""
-    options = parse(sys.argv[1:] if argv is None else argv, prog or "gpushare device-plugin")
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    prog = prog or "gpushare device-plugin"
+    if arguments[:1] == ["usage"]:
+        return usage_command.main(arguments[1:], f"{prog} usage")
+    options = parse(arguments, prog)
     logs.set_up(options.log_level, "json" if options.log_format == "json" else "text")
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     return asyncio.run(run(options))

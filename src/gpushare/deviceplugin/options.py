@@ -8,20 +8,32 @@ from pathlib import Path
 from typing import Final
 
 import gpushare
-from gpushare.contract.names import PLUGIN_METRICS_PORT
+from gpushare.contract.names import (
+    ENV_DISABLE_ISOLATION,
+    LABEL_MODE,
+    PLUGIN_METRICS_PORT,
+    Mode,
+)
 from gpushare.contract.units import Unit
 from gpushare.deviceplugin.edits import HOOK_NAME
 from gpushare.deviceplugin.injection import Choice
 from gpushare.deviceplugin.sources import ALL_SOURCES
+from gpushare.isolation.backend import LIBRARY_NAME
+from gpushare.isolation.limits import DEFAULT_RESERVE_MIB
 from gpushare.node.cdi import DIRECTORIES
 from gpushare.node.kubelet import DEVICE_PLUGINS
 from gpushare.node.podresources import SOCKET
 from gpushare.view.address import listen_address
 
+MAX_RESERVE_MIB: Final = 65536
 NODE_VARIABLE: Final = "NODE_NAME"
 HOOK_VARIABLE: Final = "GPUSHARE_HOOK"
+LIBRARY_VARIABLE: Final = "GPUSHARE_LIBRARY"
 HOME: Final = Path("/var/lib/gpushare")
-SHIPPED_HOOK: Final = Path(gpushare.__file__).parent / "native" / HOOK_NAME
+REGIONS: Final = Path("/run/gpushare")
+_NATIVE: Final = Path(gpushare.__file__).parent / "native"
+SHIPPED_HOOK: Final = _NATIVE / HOOK_NAME
+SHIPPED_LIBRARY: Final = _NATIVE / LIBRARY_NAME
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,11 @@ class Options:
     hook: Path | None = None
     home: Path = HOME
     cdi_directories: tuple[Path, ...] = DIRECTORIES
+    library: Path | None = None
+    regions: Path = REGIONS
+    reserve_mib: int = DEFAULT_RESERVE_MIB
+    allow_unisolated: bool = False
+    allow_cgpu_disable: bool = False
 
 
 def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
@@ -53,6 +70,7 @@ def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
         prog=prog,
         description="Offers the GPU memory of a node to the kubelet, and gives each pod the GPU "
         "that was decided for it. One runs on every GPU node.",
+        epilog=f"{prog} usage shows what the containers of a node use, while one runs there.",
     )
     parser.add_argument(
         "--kubeconfig",
@@ -85,7 +103,7 @@ def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
         type=listen_address(PLUGIN_METRICS_PORT),
         default=("127.0.0.1", PLUGIN_METRICS_PORT),
         metavar="ADDRESS:PORT",
-        help=f"for /metrics and /healthz (default 127.0.0.1:{PLUGIN_METRICS_PORT})",
+        help=f"for /metrics, /usage and /healthz (default 127.0.0.1:{PLUGIN_METRICS_PORT})",
     )
     parser.add_argument(
         "--device-plugins",
@@ -148,6 +166,41 @@ def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
         f"last (default {','.join(map(str, DIRECTORIES))})",
     )
     parser.add_argument(
+        "--library",
+        type=_file,
+        default=os.environ.get(LIBRARY_VARIABLE)
+        or (SHIPPED_LIBRARY if SHIPPED_LIBRARY.exists() else None),
+        metavar="FILE",
+        help=f"{LIBRARY_NAME}, which is installed on the node and holds containers to their GPU "
+        f"memory where {LABEL_MODE}={Mode.CGPU} (default ${LIBRARY_VARIABLE}, else as shipped)",
+    )
+    parser.add_argument(
+        "--regions",
+        type=Path,
+        default=REGIONS,
+        metavar="DIRECTORY",
+        help="where containers' limits and what they use are kept: a small tmpfs, which is mounted "
+        "if it is none; the same path here and on the node (default %(default)s)",
+    )
+    parser.add_argument(
+        "--reserve-mib",
+        type=_mib,
+        default=DEFAULT_RESERVE_MIB,
+        metavar="N",
+        help="charged within a container's limit for each CUDA context, which takes about that "
+        "much by itself (default %(default)s)",
+    )
+    parser.add_argument(
+        "--allow-unisolated",
+        action="store_true",
+        help=f"take pods where {LABEL_MODE}={Mode.CGPU} and nothing can hold them to their share",
+    )
+    parser.add_argument(
+        "--allow-cgpu-disable",
+        action="store_true",
+        help=f"let containers with {ENV_DISABLE_ISOLATION}=true use the whole GPU",
+    )
+    parser.add_argument(
         "--log-level", choices=["debug", "info", "warning", "error"], default="info"
     )
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
@@ -173,6 +226,11 @@ def parse(argv: Sequence[str], prog: str = "gpushare device-plugin") -> Options:
         hook=given.hook,
         home=given.home,
         cdi_directories=given.cdi_directories,
+        library=given.library,
+        regions=given.regions,
+        reserve_mib=given.reserve_mib,
+        allow_unisolated=given.allow_unisolated,
+        allow_cgpu_disable=given.allow_cgpu_disable,
     )
 
 
@@ -180,6 +238,14 @@ def _file(text: str) -> Path:
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"{text!r} is no file")
     return Path(text)
+
+
+def _mib(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) > MAX_RESERVE_MIB:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give MiB, a whole number up to {MAX_RESERVE_MIB}"
+        )
+    return int(text)
 
 
 def _directories(text: str) -> tuple[Path, ...]:

@@ -87,7 +87,10 @@ class Publisher:
             **state.corrections.wanted(state.books, time.time_ns()),
         }
         annotations = _news(annotations, node.metadata.annotations)
-        labels = _news(accelerator_labels(devices), node.metadata.labels)
+        labels = _news(
+            {**accelerator_labels(devices), names.LABEL_ISOLATION: state.isolation_label},
+            node.metadata.labels,
+        )
         uid = node.metadata.uid
         if annotations or labels:
             state.node_changed(

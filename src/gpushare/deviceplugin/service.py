@@ -199,6 +199,14 @@ class DevicePlugin(rpc.DevicePluginServicer):
             response.container_responses.add(
                 envs=answer.environment,
                 cdi_devices=[api.CDIDevice(name=device) for device in answer.devices],
+                mounts=[
+                    api.Mount(
+                        container_path=mount.container_path,
+                        host_path=mount.host_path,
+                        read_only=mount.read_only,
+                    )
+                    for mount in answer.mounts
+                ],
             )
         return response
 

@@ -14,8 +14,8 @@ Nothing here awaits. Whoever is interested in changes has an Event in `subscribe
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -37,11 +37,12 @@ from gpushare.deviceplugin.core.matching import Matching
 from gpushare.deviceplugin.core.pods import PodFacts, read_facts
 from gpushare.deviceplugin.core.publishing import Corrections
 from gpushare.deviceplugin.inventory import merged, pruned
+from gpushare.isolation.probe import Backend, Isolation, untested_sandbox
 from gpushare.kube.objects import Node, Pod
-from gpushare.kube.reading import Problem, read_node
+from gpushare.kube.reading import Problem, read_mode, read_node
 from gpushare.kube.resources import Ref
 from gpushare.model import gpus as model
-from gpushare.node.gpus import FoundGpu
+from gpushare.node.gpus import Driver, FoundGpu
 from gpushare.policy import GPU_POLICIES
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,13 @@ class NodeState:
     """Nobody else may offer the same GPUs whole."""
     not_injectable: str | None = None
     """Why no container can get its GPU; None: it can."""
+    isolation: Isolation | None = None
+    """What holds containers to their share; None: nobody has looked, or nobody wants it."""
+    unisolated_allowed: bool = False
+    """A node that should isolate takes pods although it cannot."""
+    driver: Driver = field(default_factory=Driver)
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """GPU UUID -> which pod has it by way of another device plugin."""
     devices: tuple[Device, ...] = ()
     """The GPUs as published."""
     node: Node | None = None
@@ -181,14 +189,45 @@ class NodeState:
         return self.not_injectable
 
     @property
+    def mode(self) -> Mode:
+        """What the node's labels make of its GPUs."""
+        return read_mode(self.node) if self.node is not None else Mode.DEFAULT
+
+    @property
+    def isolating(self) -> bool:
+        """Whether containers that come now are held to their share."""
+        able = self.isolation is not None and self.isolation.backend is not Backend.NONE
+        return able and self.mode is Mode.CGPU
+
+    @property
     def not_isolated(self) -> str | None:
         """Why containers are not held to their share, on a node that promises it."""
-        if self.books is None or self.books.node.mode is not Mode.CGPU or not self.offering:
+        if self.mode is not Mode.CGPU or self.isolation is None or not self.isolation.problems:
             return None
         return (
-            f"{names.LABEL_MODE}={Mode.CGPU} asks for isolation, and this version does not isolate "
-            "yet: every container can use the whole memory of its GPU"
+            f"{names.LABEL_MODE}={Mode.CGPU} asks for isolation, and nothing here holds containers "
+            f"to their share: {'; '.join(self.isolation.problems)}. "
+        ) + (
+            "Every container can use the whole memory of its GPU, as --allow-unisolated allows"
+            if self.unisolated_allowed
+            else "The node takes no new pods until that is mended; with --allow-unisolated it "
+            "would, and nothing would hold them"
         )
+
+    @property
+    def isolation_label(self) -> str | None:
+        """What the node's label should say; None: nothing."""
+        if self.left or not self.mode.shares_memory:
+            return None
+        if self.mode is Mode.CGPU and self.isolation is not None:
+            return self.isolation.backend
+        return Backend.NONE
+
+    def isolated_by(self, isolation: Isolation | None) -> None:
+        """What holds containers to their share from now on."""
+        if isolation != self.isolation:
+            self.isolation = isolation
+            self._renew()
 
     @property
     def info(self) -> NodeInfo:
@@ -197,7 +236,10 @@ class NodeState:
 
     def advertised(self) -> Advertised | None:
         """What the kubelet is to be told; None before the books are open."""
-        return advertised(self.books, offering=self.offering) if self.books else None
+        if self.books is None:
+            return None
+        closed = self.mode is Mode.CGPU and not self.isolating and not self.unisolated_allowed
+        return advertised(self.books, offering=self.offering, closed=closed)
 
     def injectable(self, injection: str, problem: str | None) -> None:
         """How containers get their GPUs, and why they cannot where there is a problem."""
@@ -210,7 +252,7 @@ class NodeState:
     @property
     def ailments(self) -> dict[str, str]:
         """GPU UUID -> why nothing new may land on it."""
-        return {gpu.uuid: gpu.problem for gpu in self.found if gpu.problem}
+        return {gpu.uuid: gpu.problem for gpu in self._usable() if gpu.problem}
 
     @property
     def found(self) -> tuple[FoundGpu, ...]:
@@ -220,6 +262,27 @@ class NodeState:
     def gpus_found(self, found: Iterable[FoundGpu]) -> None:
         """The GPUs as the hardware shows them now."""
         self._found = tuple(found)
+        self._renew()
+
+    def taken_whole(self, taken: Mapping[str, str]) -> None:
+        """GPUs that pods have by way of another device plugin, and which pod."""
+        if taken != self.taken:
+            self.taken = taken
+            self._renew()
+
+    def _usable(self) -> tuple[FoundGpu, ...]:
+        """The GPUs found, with what else keeps them from being used."""
+        refused: dict[str, str] = {}
+        if self.mode.shares_memory:  # elsewhere that is nothing to tell of
+            refused.update(self.taken)
+        if self.isolating and self.isolation is not None and not self.unisolated_allowed:
+            for uuid, why in self.isolation.refused.items():
+                refused[uuid] = f"it cannot be isolated: {why}"
+        return tuple(
+            replace(gpu, problem=gpu.problem or refused.get(gpu.uuid)) for gpu in self.found
+        )
+
+    def _renew(self) -> None:
         if self.books is not None:
             self._read()
             self._prune()
@@ -244,16 +307,11 @@ class NodeState:
         if self.node is not None and self.node.metadata.uid != node.metadata.uid:
             log.warning("node %s was created anew; everything is published again", self.name)
         self.node = node
-        if self.books is not None:
-            self._read()
-            self._prune()
-        self.touch()
+        self._renew()
 
     def _read(self) -> model.Node:
         """Bring devices and the model of the node up to date."""
-        self.devices = merged(
-            self.devices or self._published_devices(), self._found or (), self.unit
-        )
+        self.devices = merged(self.devices or self._published_devices(), self._usable(), self.unit)
         node = self._model_node()
         if self.books is not None:
             self.books.node = node
@@ -284,7 +342,7 @@ class NodeState:
         overtaken = _version(pod) <= self._listed_version if known is None else False
         if overtaken or (known is not None and _version(pod) < _version(known)):
             return
-        facts = read_facts(pod)
+        facts = self._facts_of(pod)
         if facts is None:
             return
         self.pods[pod.metadata.uid] = pod
@@ -320,7 +378,13 @@ class NodeState:
         return any(not facts.record.finished for facts in self._facts())
 
     def _facts(self) -> Iterable[PodFacts]:
-        return [facts for pod in self.pods.values() if (facts := read_facts(pod)) is not None]
+        return [facts for pod in self.pods.values() if (facts := self._facts_of(pod)) is not None]
+
+    def _facts_of(self, pod: Pod) -> PodFacts | None:
+        facts = read_facts(pod)
+        if facts is None or facts.error or self.mode is not Mode.CGPU or self.unisolated_allowed:
+            return facts
+        return replace(facts, error=untested_sandbox(pod.spec.runtime_class_name))
 
 
 def _version(obj: Node | Pod) -> int:

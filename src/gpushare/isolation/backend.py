@@ -15,9 +15,10 @@ from typing import Final, Protocol
 
 from gpushare.isolation.limits import GpuLimit, encode_limits
 from gpushare.isolation.probe import Backend
-from gpushare.isolation.region import RegionError, create_region
+from gpushare.isolation.region import SIZE, RegionError, create_region
 
-LIBRARY_IN_CONTAINER: Final = "/usr/lib/gpushare/libgpushare-interposer.so"
+LIBRARY_NAME: Final = "libgpushare-interposer.so"
+LIBRARY_IN_CONTAINER: Final = f"/usr/lib/gpushare/{LIBRARY_NAME}"
 LIMITS_IN_CONTAINER: Final = "/etc/gpushare/limits"
 REGION_IN_CONTAINER: Final = "/etc/gpushare/region"
 PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
@@ -112,6 +113,24 @@ class Interposer:
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+    def trim(self, allocation: str) -> bool:
+        """Takes back what a container has added to its region's size; whether it had.
+
+        The file is its own to write, but the file system it lies on is everybody's.
+        """
+        path = self.region_path(allocation)
+        with contextlib.suppress(OSError):
+            if path.lstat().st_size > SIZE:
+                os.truncate(path, SIZE)
+                return True
+        return False
+
+    def names(self) -> list[str]:
+        """The allocations that anything was prepared for."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(path.name for path in self._files.iterdir() if path.is_dir())
+        return []
 
     def region_path(self, allocation: str) -> Path:
         """Where an allocation's region lies, to be opened by `region.open_region`."""

@@ -30,10 +30,11 @@ DEFAULT_RESERVE_MIB: Final = 512
 """Charged for a context on a GPU model that was not measured. Reported for data-centre GPUs with a
 recent CUDA: 414 to 862 MiB."""
 
+UUID: Final = re.compile(
+    r"(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII
+)
 _LINE: Final = re.compile(
-    r"((?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})"
-    r" limit=([0-9]{1,19}) reserve=([0-9]{1,19})\n",
-    re.ASCII,
+    rf"({UUID.pattern}) limit=([0-9]{{1,19}}) reserve=([0-9]{{1,19}})\n", re.ASCII
 )
 
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from gpushare.isolation.limits import UUID
+
 _DRIVER_SINCE: Final = 615
 """The first driver branch with per-cgroup memory limits."""
 
-UNTESTED_RUNTIME_CLASSES: Final = ("gvisor", "kata")
-"""Sandboxes whose processes the library may not reach; refused until they were tested."""
+_UNTESTED_SANDBOXES: Final = ("gvisor", "runsc", "kata")
+"""Whose processes the library may not reach; refused until they were tested."""
 
 
 class Backend(StrEnum):
@@ -107,7 +109,23 @@ def driver_would_work(facts: Facts) -> bool:
     )
 
 
+def untested_sandbox(runtime_class: str | None) -> str | None:
+    """Why a pod of a runtime class cannot be held to its share; None: it can.
+
+    The class is known by its name alone.
+    """
+    name = (runtime_class or "").lower()
+    if not any(sandbox in name for sandbox in _UNTESTED_SANDBOXES):
+        return None
+    return (
+        f"its runtime class {runtime_class} is a sandbox in which memory limits were never tested. "
+        "Use a node without isolation, or another runtime class"
+    )
+
+
 def _not_isolatable(gpu: GpuFacts) -> str | None:
+    if not UUID.fullmatch(gpu.uuid):
+        return f"{gpu.uuid!r} is no UUID as NVIDIA's GPUs have"
     if gpu.memory_mib <= 0:
         return "it reports no memory"
     if gpu.host_page_tables:

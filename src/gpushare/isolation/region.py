@@ -6,6 +6,7 @@ it is trusted: it is read by `pread` into a buffer of known size, never mapped (
 kills the reader), and amounts are taken as amounts only.
 """
 
+import ctypes
 import os
 import stat
 import struct
@@ -179,20 +180,18 @@ def create_region(path: str | os.PathLike[str], limits: Sequence[GpuLimit]) -> N
 
 def refuse_file_system(directory: str) -> None:
     """Raises RegionError where a region must not lie: overlayfs loses its locks."""
-    kind = _file_system(directory)
+    kind = file_system(directory)
     if kind == _OVERLAYFS:
         raise RegionError(f"{directory} lies on overlayfs, which loses locks; use a tmpfs")
     if kind in _NETWORK:
         raise RegionError(f"{directory} lies on a network file system; use a tmpfs")
 
 
-def _file_system(directory: str) -> int:
-    """statfs's f_type, which Python's own statvfs does not tell."""
-    import ctypes
-
+def file_system(directory: str | os.PathLike[str]) -> int:
+    """statfs's f_type, which Python's own statvfs does not tell. Raises RegionError."""
     buffer = (ctypes.c_long * 32)()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.statfs(os.fsencode(directory), ctypes.byref(buffer)):
         number = ctypes.get_errno()
-        raise RegionError(f"{directory}: {os.strerror(number)}")
+        raise RegionError(f"{os.fspath(directory)}: {os.strerror(number)}")
     return int(buffer[0]) & 0xFFFFFFFF

@@ -62,6 +62,7 @@ class PodSpec(ApiStruct):
     priority: int | None = None
     priority_class_name: str | None = None
     scheduler_name: str | None = None
+    runtime_class_name: str | None = None
     overhead: Quantities | None = None
 
 

@@ -30,7 +30,16 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from gpushare.node.gpus import GONE, SILENT, FoundGpu, GpuSource, GpusUnavailable, xid_problem
+from gpushare.node.gpus import (
+    GONE,
+    SILENT,
+    Driver,
+    FoundGpu,
+    GpuSource,
+    GpusUnavailable,
+    Occupancy,
+    xid_problem,
+)
 
 log = logging.getLogger(__name__)
 
@@ -230,6 +239,14 @@ class FakeGpus(GpuSource):
                 return False
             until = min((deadline, *version.times[due : due + 1]))
             self._pause(min(POLL_S, until - now))
+
+    def occupancy(self) -> dict[str, Occupancy]:
+        """Nobody knows."""
+        return {}
+
+    def driver(self) -> Driver:
+        """There is none."""
+        return Driver()
 
     def close(self) -> None:
         """Nothing is held open."""

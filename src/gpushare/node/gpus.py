@@ -3,6 +3,7 @@
 nvml asks the driver, fake_gpus a file; whoever uses them sees no difference.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -27,6 +28,30 @@ class FoundGpu:
     """Its device file is /dev/nvidia<minor>."""
     problem: str | None = None
     """Why nothing new may land on it; None when it is well."""
+    host_memory: bool = False
+    """The operating system manages its memory (GH200, GB200)."""
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The driver of the GPUs."""
+
+    version: str = ""
+    """ "570.86.15"; empty where there is none."""
+    limits_memory: bool = False
+    """NVML has nvmlDeviceSetMemoryLimits_v1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What is used of one GPU now, by the driver's own count."""
+
+    used_bytes: int | None
+    """By everybody, without the driver's own part; None where it does not say."""
+    processes: Mapping[int, int | None] | None
+    """Pid -> bytes, None where it does not say; contexts included. Whose pids these are, the node's
+    or a container's, differs between drivers. None: it does not list them."""
 
 
 class GpuSource(Protocol):
@@ -44,6 +69,15 @@ class GpuSource(Protocol):
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for something to happen; False when nothing did in time."""
+        ...
+
+    def occupancy(self) -> dict[str, Occupancy]:
+        """GPU UUID -> what is used of it, once `look` has been called; without those that do not
+        answer."""
+        ...
+
+    def driver(self) -> Driver:
+        """The driver, once `look` has been called."""
         ...
 
     def close(self) -> None:

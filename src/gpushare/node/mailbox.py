@@ -48,6 +48,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     devices: tuple[str, ...] = ()
     """CDI devices of its GPUs that the kubelet was told to use; not our own."""
+    cdi: bool = True
+    """The kubelet was told of our own CDI device."""
+    limits: tuple[tuple[str, int, int], ...] = ()
+    """(UUID, limit, reserve for each context) of its GPUs, in bytes. Empty: it is held to none."""
+    library: str = ""
+    """The interposer that holds it, on the host; a restarted container goes on with its own."""
 
     @property
     def id(self) -> str:

@@ -12,13 +12,23 @@ Everything here blocks, and belongs to one thread at a time.
 """
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 import pynvml as nvml  # type: ignore[import-untyped]
 
-from gpushare.node.gpus import GONE, SILENT, FoundGpu, GpuSource, GpusUnavailable, xid_problem
+from gpushare.node.gpus import (
+    GONE,
+    SILENT,
+    Driver,
+    FoundGpu,
+    GpuSource,
+    GpusUnavailable,
+    Occupancy,
+    xid_problem,
+)
 
 _MIB: Final = 1 << 20
 
@@ -91,6 +101,25 @@ class NvmlGpus(GpuSource):
             self._xids[uuid] = int(event.eventData)
         return True
 
+    def occupancy(self) -> dict[str, Occupancy]:
+        """GPU UUID -> what is used of it; without those that do not answer."""
+        found: dict[str, Occupancy] = {}
+        if self._initialised:
+            for _, handle in _handles():
+                with contextlib.suppress(nvml.NVMLError):
+                    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                    found[uuid] = Occupancy(_used_bytes(handle), _processes(handle))
+        return found
+
+    def driver(self) -> Driver:
+        """The driver, by its own word."""
+        try:
+            version = _text(nvml.nvmlSystemGetDriverVersion())
+        except nvml.NVMLError:
+            return Driver()
+        library = ctypes.CDLL("libnvidia-ml.so.1")  # the one that is loaded already
+        return Driver(version, hasattr(library, "nvmlDeviceSetMemoryLimits_v1"))
+
     def _initialise(self) -> None:
         if self._initialised:
             return
@@ -160,6 +189,8 @@ def _read(handle: Any) -> FoundGpu:
         pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId).upper(),
         minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
         problem=problem,
+        host_memory=_host_memory(handle),
+        mig=_mig(handle),
     )
 
 
@@ -172,6 +203,65 @@ def _memory_mib(handle: Any) -> tuple[int, str | None]:
         return 0, "it reports no memory of its own, so no share of it can be given"
     except nvml.NVMLError_FunctionNotFound:  # a driver before R510
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB, None
+
+
+def _used_bytes(handle: Any) -> int | None:
+    """What everybody uses; version 1 counts the driver's own part too, so it is no answer."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    except nvml.NVMLError:
+        return None
+
+
+def _processes(handle: Any) -> dict[int, int | None] | None:
+    """Pid -> what it uses. A process of both kinds is listed in both, with the same amount."""
+    found: dict[int, int | None] = {}
+    for functions in _COMPUTE, _GRAPHICS:
+        listed = _listed(handle, functions)
+        if listed is None and functions is _COMPUTE:
+            return None
+        for process in listed or ():
+            pid = int(process.pid)
+            known = [n for n in (found.get(pid), process.usedGpuMemory) if n is not None]
+            found[pid] = max(known, default=None)
+    return found
+
+
+_COMPUTE: Final = tuple(f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in (3, 2))
+_GRAPHICS: Final = tuple(f"nvmlDeviceGetGraphicsRunningProcesses_v{version}" for version in (3, 2))
+
+
+def _listed(handle: Any, functions: tuple[str, ...]) -> list[Any] | None:
+    """What the newest of these functions answers that the driver has."""
+    for function in functions:
+        try:
+            listed: list[Any] = getattr(nvml, function)(handle)
+        except nvml.NVMLError_FunctionNotFound:
+            continue
+        except nvml.NVMLError:
+            break
+        return listed
+    return None
+
+
+def _host_memory(handle: Any) -> bool:
+    """Whether the GPU uses the host's page tables, as those do whose memory is the system's too."""
+    try:
+        mode = nvml.nvmlDeviceGetAddressingMode(handle)
+    except nvml.NVMLError:  # a driver before R580 does not say, and no discrete GPU does it
+        return any(name in _text(nvml.nvmlDeviceGetName(handle)) for name in _COHERENT)
+    return bool(mode == nvml.NVML_DEVICE_ADDRESSING_MODE_ATS)
+
+
+_COHERENT: Final = ("GH200", "GB200", "GB300")
+
+
+def _mig(handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _recovery_action(handle: Any) -> int | None:

@@ -27,6 +27,7 @@ class Cause(StrEnum):
     TWICE = "twice"
     FOREIGN_IDS = "foreign-ids"
     NOT_READY = "not-ready"
+    SHARE_TOO_SMALL = "share-too-small"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,10 @@ def twice() -> Refused:
         "the kubelet offered device ids that a running container has; create the pod again",
         curable=True,
     )
+
+
+def share_too_small(why: str, uid: str) -> Refused:
+    return Refused(Cause.SHARE_TOO_SMALL, why, uid)
 
 
 def foreign_ids() -> Refused:

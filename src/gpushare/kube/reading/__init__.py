@@ -9,7 +9,13 @@ nodes  a Node object -> what the node has
 pods   a Pod object -> what it asks for, and where its annotations put it
 """
 
-from gpushare.kube.reading.nodes import NodeReading, equal_gpus, offers_gpu_memory, read_node
+from gpushare.kube.reading.nodes import (
+    NodeReading,
+    equal_gpus,
+    offers_gpu_memory,
+    read_mode,
+    read_node,
+)
 from gpushare.kube.reading.pods import (
     asks_for_gpu_memory,
     is_finished,
@@ -32,6 +38,7 @@ __all__ = [
     "read_assignment",
     "read_assume_time_ns",
     "read_bound_pod",
+    "read_mode",
     "read_node",
     "read_owner",
     "read_record",

@@ -67,6 +67,11 @@ def read_node(
     )
 
 
+def read_mode(node: Node) -> Mode:
+    """What a node's labels make of its GPUs."""
+    return _mode(node.metadata.labels or {}, [])
+
+
 def offers_gpu_memory(node: Node) -> bool:
     """Whether a node's status or inventory says it has GPU memory to share."""
     status = node.status
