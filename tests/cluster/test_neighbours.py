@@ -51,7 +51,7 @@ def test_a_gpu_that_a_pod_has_whole_takes_nothing_new(clean_node: Cluster) -> No
         node.wait_running("whole")
         nodelife.wait_health(cluster, "GPU-0", healthy=False, timeout_s=NOTICED_S)
         node.wait_allocatable(RESOURCE_MEM, ALL - 11)  # the free ids of that GPU
-        message = nodelife.node_event(cluster, "GPUFailed", "GPU 0 ")
+        message = nodelife.node_event(cluster, "GPUClosed", "GPU 0 ")
         assert "takes nothing new: pod default/whole has it whole (nvidia.com/gpu)" in message
         assert "On it: default/h0." in message
         (new,) = nodelife.hold(cluster, 4, prefix="new").values()

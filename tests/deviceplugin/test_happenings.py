@@ -28,7 +28,7 @@ def world() -> World:
 
 def told(happenings: Happenings, devices: tuple[Device, ...], world: World) -> list[str]:
     problems = {} if devices is WELL else {"GPU-1": "Xid 79"}
-    return [one.text for one in happenings.news(devices, problems, world.books)]
+    return [one.text for one in happenings.news(devices, problems, {}, world.books)]
 
 
 def test_a_failure_names_the_pods_on_the_gpu_and_is_told_once(world: World) -> None:
@@ -73,3 +73,17 @@ def test_many_pods_are_counted(world: World) -> None:
     world.books.node = replace(world.books.node, mode=Mode.DEFAULT)
     (text,) = told(happenings, WELL, world)
     assert text.endswith(", and 2 more.")
+
+
+def test_a_gpu_that_is_well_and_closed_has_not_failed(world: World) -> None:
+    happenings = Happenings()
+    closed = {"GPU-1": "pod a/b has it whole"}
+    (one,) = happenings.news(ILL, {}, closed, world.books)
+    assert (one.reason, "has it whole" in one.text) == ("GPUClosed", True)
+    assert not happenings.news(ILL, {}, closed, world.books)
+    (one,) = happenings.news(ILL, {"GPU-1": "Xid 79"}, closed, world.books)
+    assert (one.reason, "Xid 79" in one.text) == ("GPUFailed", True)
+    (one,) = happenings.news(ILL, {}, closed, world.books)
+    assert one.reason == "GPUClosed"
+    (one,) = happenings.news(WELL, {}, {}, world.books)
+    assert (one.reason, one.text) == ("GPUOpened", "GPU 1 (Tesla T4, GPU-1) takes pods")

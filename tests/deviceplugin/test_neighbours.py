@@ -208,7 +208,7 @@ class Scene:
         """What is taken so much later."""
         self.now += seconds
         await self.neighbours.look()
-        return dict(self.state.ailments)
+        return self.state.closed
 
 
 @pytest.fixture
@@ -414,7 +414,7 @@ async def test_a_gpu_that_a_pod_has_whole_takes_nothing_new_and_loses_nobody(
     await eventually(lambda: healthy(api) == {"GPU-a": False, "GPU-b": True})
     await eventually(lambda: len(kubelet.healthy) == 15 + 4)
     assert mine <= kubelet.healthy
-    await eventually(lambda: api.reasons("Node", fake.NODE) == ["GPUFailed"])
+    await eventually(lambda: api.reasons("Node", fake.NODE) == ["GPUClosed"])
     message = api.events[-1]["message"]
     assert "takes nothing new: pod default/w has it whole (nvidia.com/gpu)" in message
     assert "On it: default/p." in message
@@ -422,7 +422,7 @@ async def test_a_gpu_that_a_pod_has_whole_takes_nothing_new_and_loses_nobody(
     api.change_pod("w", status={"phase": "Succeeded"})
     await eventually(lambda: healthy(api) == {"GPU-a": True, "GPU-b": True})
     await eventually(lambda: len(kubelet.healthy) == 30)
-    await eventually(lambda: api.reasons("Node", fake.NODE) == ["GPUFailed", "GPURecovered"])
+    await eventually(lambda: api.reasons("Node", fake.NODE) == ["GPUClosed", "GPUOpened"])
 
 
 async def test_whole_gpus_of_a_plugin_that_was_taken_away_are_known_from_the_start(

@@ -32,13 +32,21 @@ HELD = ContainerUse(
     units=4,
     limit_bytes=4301 * MIB,
     used_bytes=1024 * MIB + 1,
+    real_bytes=1100 * MIB,
+    unaccounted_bytes=76 * MIB - 1,
     peak_bytes=4300 * MIB,
     refused=2,
 )
 OTHERS = [
     msgspec.structs.replace(HELD, pod="static", unprotected="its program is static"),
     msgspec.structs.replace(
-        HELD, pod="broken", used_bytes=None, peak_bytes=None, refused=None, missing="100 bytes"
+        HELD,
+        pod="broken",
+        used_bytes=None,
+        unaccounted_bytes=None,
+        peak_bytes=None,
+        refused=None,
+        missing="100 bytes",
     ),
     ContainerUse(
         namespace="red", pod="free", container="c0", gpu=0, uuid="GPU-a", units=10, limit_bytes=None
@@ -47,12 +55,12 @@ OTHERS = [
 REPORT = UsageReport(node="n1", unit="GiB", containers=[HELD, *OTHERS])
 
 TABLE = """\
-NAMESPACE  POD     CONTAINER  GPU  UNITS  LIMIT    USED     PEAK     REFUSED  NOTE
-default    train   c0         1    4      4301MiB  1025MiB  4300MiB  2        -
-default    static  c0         1    4      4301MiB  1025MiB  4300MiB  2        \
+NAMESPACE  POD     CONTAINER  GPU  UNITS  LIMIT    USED     REAL     PEAK     REFUSED  NOTE
+default    train   c0         1    4      4301MiB  1025MiB  1100MiB  4300MiB  2        -
+default    static  c0         1    4      4301MiB  1025MiB  1100MiB  4300MiB  2        \
 runs without its limit: its program is static
-default    broken  c0         1    4      4301MiB  -        -        -        100 bytes
-red        free    c0         0    10     -        -        -        -        has no limit
+default    broken  c0         1    4      4301MiB  -        1100MiB  -        -        100 bytes
+red        free    c0         0    10     -        -        -        -        -        has no limit
 """
 
 
@@ -128,6 +136,8 @@ async def test_json_has_every_figure_in_bytes(ask: Ask) -> None:
         "units": 4,
         "limit_bytes": 4301 * MIB,
         "used_bytes": 1024 * MIB + 1,
+        "real_bytes": 1100 * MIB,
+        "unaccounted_bytes": 76 * MIB - 1,
         "peak_bytes": 4300 * MIB,
         "refused": 2,
         "unprotected": None,
@@ -245,5 +255,5 @@ async def test_a_running_plugin_tells_of_its_containers(
         printed = await ask(address)
     assert printed.out.splitlines()[1].split() == [
         *("default", "p", "c0", "1", "4"),
-        *("-", "-", "-", "-", "has", "no", "limit"),
+        *("-", "-", "-", "-", "-", "has", "no", "limit"),
     ]

@@ -115,7 +115,8 @@ class Announcer:
         """Tell of GPUs that fail and recover, and of a change of mode."""
         if state.books is None:
             return
-        for one in self._happenings.news(state.devices, state.ailments, state.books):
+        news = self._happenings.news(state.devices, state.ailments, state.closed, state.books)
+        for one in news:
             log.warning("node %s: %s", state.name, one.text)
             self._node(state, one.reason, one.text, one.severity)
 

@@ -16,6 +16,9 @@ from gpushare.kube.events import Severity
 
 GPU_FAILED: Final = "GPUFailed"
 GPU_RECOVERED: Final = "GPURecovered"
+GPU_CLOSED: Final = "GPUClosed"
+"""It is well, and something else keeps pods from it."""
+GPU_OPENED: Final = "GPUOpened"
 SHARING_LEFT: Final = "GPUSharingLeft"
 
 MAX_PODS_NAMED: Final = 10
@@ -34,37 +37,51 @@ class Happening:
 class Happenings:
     """Remembers what was told."""
 
-    _ill: dict[str, str] = field(default_factory=dict)
-    """GPU UUID -> what ailed it when it was last told of."""
+    _told: dict[str, str] = field(default_factory=dict)
+    """UUID of a GPU that takes nothing new -> the reason of the Event that told of it."""
     _mode: Mode | None = None
 
     def news(
-        self, devices: tuple[Device, ...], problems: Mapping[str, str], books: Books
+        self,
+        devices: tuple[Device, ...],
+        failed: Mapping[str, str],
+        closed: Mapping[str, str],
+        books: Books,
     ) -> list[Happening]:
         """What has happened since the last call.
 
         devices   the node's GPUs as published
-        problems  GPU UUID -> why nothing new may land on it
+        failed    GPU UUID -> what ails it
+        closed    GPU UUID -> what else keeps pods from it
         """
-        found = [*self._gpus(devices, problems, books), *self._modes(books)]
-        self._ill = {device.uuid: problems.get(device.uuid, "") for device in _ill(devices)}
+        found = [*self._gpus(devices, failed, closed, books), *self._modes(books)]
         self._mode = books.node.mode
         return found
 
     def _gpus(
-        self, devices: tuple[Device, ...], problems: Mapping[str, str], books: Books
+        self,
+        devices: tuple[Device, ...],
+        failed: Mapping[str, str],
+        closed: Mapping[str, str],
+        books: Books,
     ) -> list[Happening]:
         found: list[Happening] = []
+        before, self._told = self._told, {}
         for device in devices:
-            what = f"GPU {device.index} ({device.model}, {device.uuid})"
-            if not device.healthy and device.uuid not in self._ill:
-                why = problems.get(device.uuid, "it is gone")
-                on_it = _pods(books, device.index)
-                text = f"{what} takes nothing new: {why}. {_sentence('On it', on_it)}"
-                found.append(Happening(Severity.WARNING, GPU_FAILED, text))
-            elif device.healthy and device.uuid in self._ill:
-                text = f"{what} is well again and takes pods"
-                found.append(Happening(Severity.NORMAL, GPU_RECOVERED, text))
+            uuid, what = device.uuid, f"GPU {device.index} ({device.model}, {device.uuid})"
+            if device.healthy:
+                if uuid in before:
+                    reason = GPU_OPENED if before[uuid] == GPU_CLOSED else GPU_RECOVERED
+                    well = "" if before[uuid] == GPU_CLOSED else "is well again and "
+                    found.append(Happening(Severity.NORMAL, reason, f"{what} {well}takes pods"))
+                continue
+            reason = GPU_CLOSED if uuid in closed and uuid not in failed else GPU_FAILED
+            self._told[uuid] = reason
+            if before.get(uuid) != reason:
+                why = failed.get(uuid) or closed.get(uuid) or "it is gone"
+                on_it = _sentence("On it", _pods(books, device.index))
+                text = f"{what} takes nothing new: {why}. {on_it}"
+                found.append(Happening(Severity.WARNING, reason, text))
         return found
 
     def _modes(self, books: Books) -> list[Happening]:
@@ -79,10 +96,6 @@ class Happenings:
             f"{_sentence('Pods that still share its GPUs', left)}"
         )
         return [Happening(Severity.WARNING, SHARING_LEFT, text)]
-
-
-def _ill(devices: tuple[Device, ...]) -> list[Device]:
-    return [device for device in devices if not device.healthy]
 
 
 def _pods(books: Books, index: int | None) -> list[str]:

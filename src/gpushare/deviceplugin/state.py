@@ -251,8 +251,19 @@ class NodeState:
 
     @property
     def ailments(self) -> dict[str, str]:
-        """GPU UUID -> why nothing new may land on it."""
-        return {gpu.uuid: gpu.problem for gpu in self._usable() if gpu.problem}
+        """GPU UUID -> what ails it."""
+        return {gpu.uuid: gpu.problem for gpu in self.found if gpu.problem}
+
+    @property
+    def closed(self) -> dict[str, str]:
+        """GPU UUID -> what else keeps pods from it."""
+        closed: dict[str, str] = {}
+        if self.mode.shares_memory:  # elsewhere that is nothing to tell of
+            closed.update(self.taken)
+        if self.isolating and self.isolation is not None and not self.unisolated_allowed:
+            for uuid, why in self.isolation.refused.items():
+                closed[uuid] = f"it cannot be isolated: {why}"
+        return closed
 
     @property
     def found(self) -> tuple[FoundGpu, ...]:
@@ -271,15 +282,10 @@ class NodeState:
             self._renew()
 
     def _usable(self) -> tuple[FoundGpu, ...]:
-        """The GPUs found, with what else keeps them from being used."""
-        refused: dict[str, str] = {}
-        if self.mode.shares_memory:  # elsewhere that is nothing to tell of
-            refused.update(self.taken)
-        if self.isolating and self.isolation is not None and not self.unisolated_allowed:
-            for uuid, why in self.isolation.refused.items():
-                refused[uuid] = f"it cannot be isolated: {why}"
+        """The GPUs found, with what else keeps pods from them."""
+        closed = self.closed
         return tuple(
-            replace(gpu, problem=gpu.problem or refused.get(gpu.uuid)) for gpu in self.found
+            replace(gpu, problem=gpu.problem or closed.get(gpu.uuid)) for gpu in self.found
         )
 
     def _renew(self) -> None:
