@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpushare.deviceplugin.allocations import KEPT_S, AllocationDevices
-from gpushare.deviceplugin.edits import composed, environment_part
+from gpushare.deviceplugin.injection.allocations import KEPT_S, AllocationDevices
+from gpushare.deviceplugin.injection.edits import composed, environment_part
 from gpushare.isolation.backend import Edits, Interposer
 from gpushare.isolation.limits import GpuLimit, decode_limits
 from gpushare.node.cdi import ContainerEdits, Mount, read_specs

@@ -7,7 +7,7 @@ from gpushare.contract.units import Unit
 from gpushare.deviceplugin.core.books import Books, Piece
 from gpushare.deviceplugin.core.offers import Granted
 from gpushare.deviceplugin.core.pods import PodFacts
-from gpushare.deviceplugin.environment import environment
+from gpushare.deviceplugin.injection.environment import environment
 from gpushare.model.gpus import Gpu, Node
 from gpushare.model.ledger import PodRecord
 from gpushare.model.owner import Owner

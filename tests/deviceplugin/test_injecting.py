@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.contract import names
-from gpushare.deviceplugin import injecting
-from gpushare.deviceplugin.injection import Choice
+from gpushare.deviceplugin.injection import injector
+from gpushare.deviceplugin.injection.choosing import Choice
 from gpushare.deviceplugin.sources import HOOK
 from gpushare.node.cdi import read_specs
 from gpushare.node.mailbox import allocation_id
@@ -26,7 +26,7 @@ NVIDIA = {"GPU-a": "nvidia.com/gpu=GPU-a", "GPU-b": "nvidia.com/gpu=GPU-b"}
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(injecting, "POLL_S", 0.02)
+    monkeypatch.setattr(injector, "POLL_S", 0.02)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_a_specification_that_is_away_for_a_moment_stops_nothing(
 ) -> None:
     specify("GPU-a", "GPU-b")
     api.put_node(node(runtime=CONTAINERD))
-    monkeypatch.setattr(injecting, "POLL_S", 60)
+    monkeypatch.setattr(injector, "POLL_S", 60)
     plugin = await plugins.start(fake=False)
     pushes = kubelet.pushes
     specify()

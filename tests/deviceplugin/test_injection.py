@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare.deviceplugin.injection import Choice, Injection, Way, decide, does_cdi
+from gpushare.deviceplugin.injection.choosing import Choice, Injection, Way, decide, does_cdi
 from gpushare.node.cdi import CdiDevices, SpecProblem
 
 CONTAINERD = "containerd://2.1.4"

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.contract import names
 from gpushare.deviceplugin import isolating
-from gpushare.deviceplugin.injection import Choice
+from gpushare.deviceplugin.injection.choosing import Choice
 from gpushare.isolation.limits import MIB, decode_limits
 from gpushare.isolation.region import RegionError
 from gpushare.node.mailbox import Mailboxes, allocation_id

@@ -14,14 +14,10 @@ sources      asking the node who has which ids
 attester     when to ask, and what was found
 publisher    writing it to the API server
 hardware     the GPUs: what is there, what is ill
+neighbours   GPUs that pods have whole, by another device plugin
 inventory    GPUs on indexes that stay theirs
 advertising  the devices the kubelet is told of
-injection    how a container is given its GPU here: the decision
-injecting    following what it depends on, and the kubelet's answer
-proving      whether the container runtime does what it was told
-allocations  the CDI device and the directory of each allocation
-edits        what that device changes in a container
-environment  a container's environment variables
+injection    what a container is given, and how it reaches it
 announce     Events and log lines for people
 counters     metrics
 http         /metrics, /healthz, /readyz

@@ -15,8 +15,8 @@ from gpushare.contract.names import (
     Mode,
 )
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin.edits import HOOK_NAME
-from gpushare.deviceplugin.injection import Choice
+from gpushare.deviceplugin.injection.choosing import Choice
+from gpushare.deviceplugin.injection.edits import HOOK_NAME
 from gpushare.deviceplugin.sources import ALL_SOURCES
 from gpushare.isolation.backend import LIBRARY_NAME
 from gpushare.isolation.limits import DEFAULT_RESERVE_MIB

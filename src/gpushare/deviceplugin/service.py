@@ -24,7 +24,7 @@ from gpushare.deviceplugin.attester import Attester
 from gpushare.deviceplugin.core.offers import Offer, Stale
 from gpushare.deviceplugin.core.refusals import Cause, Refused
 from gpushare.deviceplugin.counters import ALLOCATED, Counters
-from gpushare.deviceplugin.injecting import Given, Injector
+from gpushare.deviceplugin.injection.injector import Given, Injector
 from gpushare.deviceplugin.state import NodeState
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import KubeError

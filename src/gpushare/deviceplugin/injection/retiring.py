@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpushare.deviceplugin.allocations import FILES_FAILED, AllocationDevices
+from gpushare.deviceplugin.injection.allocations import FILES_FAILED, AllocationDevices
 from gpushare.isolation.installing import remove_others
 
 log = logging.getLogger(__name__)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gpushare.deviceplugin.allocations import FILES_FAILED, AllocationDevices
 from gpushare.deviceplugin.core.attesting import Sighting
 from gpushare.deviceplugin.core.ids import by_gpu
 from gpushare.deviceplugin.core.offers import Granted
 from gpushare.deviceplugin.core.refusals import Cause, Refused
-from gpushare.deviceplugin.environment import environment, variables
-from gpushare.deviceplugin.injection import Choice, Injection, decide
+from gpushare.deviceplugin.injection.allocations import FILES_FAILED, AllocationDevices
+from gpushare.deviceplugin.injection.choosing import Choice, Injection, decide
+from gpushare.deviceplugin.injection.environment import environment, variables
+from gpushare.deviceplugin.injection.proving import IGNORED, Proof
 from gpushare.deviceplugin.isolating import Isolator, Limits
-from gpushare.deviceplugin.proving import IGNORED, Proof
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
 from gpushare.isolation.backend import Mount

@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gpushare.contract import names
-from gpushare.deviceplugin.edits import composed, environment_part, hook_part, isolation_part
+from gpushare.deviceplugin.injection.edits import (
+    composed,
+    environment_part,
+    hook_part,
+    isolation_part,
+)
 from gpushare.isolation.backend import Edits
 from gpushare.isolation.limits import LimitsError
 from gpushare.isolation.region import RegionError
