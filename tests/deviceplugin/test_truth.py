@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from gpushare.deviceplugin.announce import UNACCOUNTED
 from gpushare.deviceplugin.truth import Held, Measured, Subject, compare
 from gpushare.deviceplugin.usage import ContainerUse
 from gpushare.isolation.limits import MIB, GpuLimit
-from gpushare.isolation.region import HEADER_SIZE, LOCKS_AT, SLOT_SIZE
+from gpushare.isolation.region import HEADER_SIZE, LOCKS_AT
+from gpushare.kube.events import MAX_MESSAGE_BYTES, About, Severity
 from gpushare.node.gpus import Occupancy
 from gpushare.node.mailbox import allocation_id
 from tests.deviceplugin.conftest import GpuFile, Plugin, Plugins
@@ -126,6 +128,8 @@ class Node:
     driver: dict[str, Occupancy] = field(default_factory=dict)
     asked: int = 0
     while_asked: Callable[[], None] = lambda: None
+    events: list[tuple[About, Severity, str]] = field(default_factory=list)
+    """What was told of too much."""
     _locks: dict[Path, int] = field(default_factory=dict)
 
     async def occupancy(self) -> dict[str, Occupancy]:
@@ -180,10 +184,10 @@ class Node:
         assert report is not None
         return next(use for use in report.containers if use.container == container)
 
-    def told(self, kind: str, name: str) -> int:
-        """Of how many happenings the plugin has spoken; some may be one Event."""
-        series = self.plugin.app.recorder._series.get((kind, name, UNACCOUNTED))
-        return 0 if series is None else series.count + series.unwritten
+    @property
+    def told(self) -> list[str]:
+        """Of which objects."""
+        return [about.name for about, _, _ in self.events]
 
     def close(self) -> None:
         for lock in self._locks.values():
@@ -216,6 +220,14 @@ async def begin(
         plugin.app.truth.occupancy = n1.occupancy
         plugin.app.truth.proc = n1.proc.path
         begun.append(n1)
+        write = plugin.app.recorder.event
+
+        def event(about: About, severity: Severity, reason: str, message: str) -> None:
+            if reason == UNACCOUNTED:
+                n1.events.append((about, severity, message))
+            write(about, severity, reason, message)
+
+        monkeypatch.setattr(plugin.app.recorder, "event", event)
         return n1
 
     yield start
@@ -239,7 +251,7 @@ async def test_what_a_container_really_uses_is_published(begin: Begin) -> None:
     use = n1.use()
     assert (use.used_bytes, use.real_bytes) == (512 * MIB, 800 * MIB)
     assert use.unaccounted_bytes == 288 * MIB
-    assert n1.told("Pod", "uid-p") == 0
+    assert n1.told == []
 
 
 async def test_too_much_is_told_of_once_after_two_looks(begin: Begin) -> None:
@@ -248,14 +260,12 @@ async def test_too_much_is_told_of_once_after_two_looks(begin: Begin) -> None:
     n1.charge(region, 512)
     n1.uses({7: 3000})
     await n1.look(1)
-    assert n1.told("Pod", "uid-p") == 0
+    assert n1.told == []
     await n1.look(3)
-    assert n1.told("Pod", "uid-p") == 1
+    ((about, severity, message),) = n1.events
+    assert (about.kind, about.name, severity) == ("Pod", "p", Severity.WARNING)
     assert n1.use().unaccounted_bytes == 2488 * MIB
     await eventually(lambda: UNACCOUNTED in n1.api.reasons("Pod", "p"))
-    (event,) = [e for e in n1.api.events.values() if e["reason"] == UNACCOUNTED]
-    assert event["type"] == "Warning"
-    message = event["message"]
     for part in ("container c0", "3000 MiB of GPU 0", "2488 MiB", "512 MiB", "--reserve-mib"):
         assert part in message
 
@@ -270,12 +280,12 @@ async def test_it_is_told_of_again_only_after_it_was_over(begin: Begin) -> None:
     await n1.look(1)
     n1.uses({7: 3000})
     await n1.look()
-    assert n1.told("Pod", "uid-p") == 1
+    assert n1.told == ["p"]
     n1.uses({7: 800})
     await n1.look(1)
     n1.uses({7: 3000})
     await n1.look()
-    assert n1.told("Pod", "uid-p") == 2
+    assert n1.told == ["p", "p"]
 
 
 async def test_what_is_found_in_one_look_only_is_not_told(begin: Begin) -> None:
@@ -284,7 +294,7 @@ async def test_what_is_found_in_one_look_only_is_not_told(begin: Begin) -> None:
     for mib in (3000, 800, 3000, 512, 3000):
         n1.uses({7: mib})
         await n1.look(1)
-    assert n1.told("Pod", "uid-p") == 0
+    assert n1.told == []
 
 
 async def test_memory_that_comes_and_goes_is_no_finding(begin: Begin) -> None:
@@ -292,16 +302,17 @@ async def test_memory_that_comes_and_goes_is_no_finding(begin: Begin) -> None:
     n1 = await begin()
     region = await running(n1)
     n1.uses({7: 4000})
-    now = iter([512, 512, 4000, 512, 512, 512, 4000, 512])
-
-    def change() -> None:
-        n1.charge(region, next(now))
-
+    afterwards: list[int] = []
+    n1.while_asked = lambda: n1.charge(region, afterwards.pop(0))
+    for before, *afterwards in ((4000, 512), (512, 4000), (512, 512, 512, 4000)):
+        n1.charge(region, before)
+        await n1.look(1)
+        assert n1.plugin.app.truth.measured["uid-p", "c0", ONE].too_much is False
+        assert afterwards == []
+    n1.while_asked = lambda: None
     n1.charge(region, 512)
-    n1.while_asked = change
     await n1.look()
-    assert n1.told("Pod", "uid-p") == 0
-    assert n1.plugin.app.truth.measured["uid-p", "c0", ONE].too_much is False
+    assert n1.told == ["p"]
 
 
 async def test_where_pids_say_nothing_the_gpu_is_told_of(begin: Begin) -> None:
@@ -311,14 +322,12 @@ async def test_where_pids_say_nothing_the_gpu_is_told_of(begin: Begin) -> None:
     n1.uses({1: 1800, 12: 900}, 2700)
     await n1.look(3)
     assert (n1.use().real_bytes, n1.use().unaccounted_bytes) == (None, None)
-    uid = n1.api.nodes[NODE]["metadata"]["uid"]
-    assert n1.told("Node", uid) == 1
+    ((about, severity, message),) = n1.events
+    assert (about.kind, about.name, severity) == ("Node", NODE, Severity.WARNING)
     await eventually(lambda: UNACCOUNTED in n1.api.reasons("Node", NODE))
-    (event,) = [e for e in n1.api.events.values() if e["reason"] == UNACCOUNTED]
     for part in (f"GPU 0 ({ONE})", "2700 MiB", "1536 MiB", "1164 MiB", "1024 MiB together"):
-        assert part in event["message"]
-    assert len(event["message"]) < 1000
-    assert n1.told("Pod", "uid-p") == n1.told("Pod", "uid-q") == 0
+        assert part in message
+    assert len(message.encode()) < MAX_MESSAGE_BYTES
 
 
 async def test_sums_say_nothing_beside_a_container_that_is_held_to_nothing(begin: Begin) -> None:
@@ -379,9 +388,27 @@ async def test_a_share_node_is_let_be(begin: Begin) -> None:
     assert n1.use().real_bytes is None
 
 
-async def test_fake_gpus_say_nothing_and_are_asked_in_turn(begin: Begin) -> None:
+async def test_a_source_is_asked_by_one_thread_at_a_time(begin: Begin) -> None:
     n1 = await begin()
-    assert await n1.plugin.app.hardware.occupancy() == {}
+    hardware = n1.plugin.app.hardware
+    wait, busy, clashes = hardware.source.wait, threading.Event(), []
+
+    def waiting(timeout_s: float) -> bool:
+        busy.set()
+        happened = wait(timeout_s)
+        busy.clear()
+        return happened
+
+    def occupancy() -> dict[str, Occupancy]:
+        clashes.append(busy.is_set())
+        return {}
+
+    hardware.source.wait = waiting  # type: ignore[method-assign]
+    hardware.source.occupancy = occupancy  # type: ignore[method-assign]
+    await eventually(busy.is_set)
+    for _ in range(10):
+        assert await hardware.occupancy() == {}
+    assert clashes == [False] * 10
 
 
 async def test_it_looks_by_itself(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.native.container import Container
 from tests.native.fakes import FakeGpus, uuid
+
+MIB = 1 << 20
 
 SESSION = """
 import json, sys
@@ -20,6 +23,8 @@ for line in sys.stdin:
     try:
         if verb == "look":
             answer = [asdict(gpu) for gpu in gpus.look()]
+        elif verb == "occupancy":
+            answer = {uuid: asdict(used) for uuid, used in gpus.occupancy().items()}
         else:
             answer = gpus.wait(float(rest[0]))
     except NvmlUnavailable as error:
@@ -76,6 +81,8 @@ def test_the_inventory_is_what_the_gpu_can_really_give(session: Session) -> None
             "pci_bus_id": f"00000000:{0x0F + number:02X}:00.0",
             "minor": number - 1,
             "problem": None,
+            "host_memory": False,
+            "mig": False,
         }
         for number in (1, 2)
     }
@@ -134,6 +141,32 @@ def test_a_gpu_that_reports_no_memory_says_so(session: Session) -> None:
     gpu = session.look()[uuid(2)]
     assert gpu["memory_mib"] == 0
     assert "reports no memory" in gpu["problem"]
+
+
+def test_what_is_used_is_told_of_all_and_of_each_process(
+    session: Session, new_container: Callable[..., Container]
+) -> None:
+    session.look()
+    nothing = {"used_bytes": 0, "processes": {}}
+    assert session.ask("occupancy") == {uuid(1): nothing, uuid(2): nothing}
+    with new_container(isolated=False).run() as one, new_container(isolated=False).run() as other:
+        one.handle(f"alloc {512 * MIB}")
+        used = {one.process.pid: 812 * MIB, other.process.pid: 300 * MIB}
+        assert session.ask("occupancy") == {
+            uuid(1): {
+                "used_bytes": 1112 * MIB,  # without the 443 MiB of the driver's own
+                "processes": {str(pid): amount for pid, amount in used.items()},
+            },
+            uuid(2): nothing,
+        }
+
+
+def test_of_a_gpu_that_does_not_answer_nothing_is_told(session: Session) -> None:
+    assert session.ask("occupancy") == {}  # nobody has looked yet
+    session.look()
+    session.gpus.run("gpu", "0", "no_memory=1")
+    session.gpus.run("gpu", "1", "lost=1")
+    assert session.ask("occupancy") == {uuid(1): {"used_bytes": None, "processes": {}}}
 
 
 def test_without_a_driver_it_says_what_to_install(fake_gpus: FakeGpus) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.node.processes import container_id, processes_of
+from gpushare.node.processes import container_id, owners_of, processes_of
 from tests.isolation.fake_proc import FakeProc
 
 A, B, C = "a1" * 32, "b2" * 32, "c3" * 32
@@ -70,6 +70,14 @@ def test_a_process_that_ends_meanwhile_is_passed_over(proc: FakeProc) -> None:
     proc.add(7, cgroup=f"/{A}")
     (proc.path / "8").mkdir()
     assert processes_of({A}, proc.path).pids == {A: (7,)}
+
+
+def test_whose_a_process_is(proc: FakeProc) -> None:
+    proc.add(5, cgroup=f"/kubepods/{POD}/{A}")
+    proc.add(6, cgroup=f"/kubepods/{POD}/{B}/docker-{C}.scope")
+    proc.add(7, cgroup=f"/kubepods/{POD}/{C}")
+    proc.add(8, cgroup="/system.slice/Xorg")
+    assert owners_of([5, 6, 7, 8, 9], {A, B}, proc.path) == {5: A, 6: B}
 
 
 def test_this_machines_own_processes_can_be_read() -> None:

@@ -224,12 +224,12 @@ class Truth:
         books = self.state.books
         indexes = books.index_of if books is not None else {}
         if isinstance(subject, str):
-            gpu = f"GPU {indexes.get(subject, '')} ({subject})"
+            gpu = f"GPU {indexes.get(subject, '?')} ({subject})"
             self.announcer.gpu_unaccounted(self.state, _why_of_gpu(gpu, measured))
             return
         uid, container, uuid = subject
         if uid in self.state.pods:
-            why = _why_of_container(f"GPU {indexes.get(uuid, '')}", measured)
+            why = _why_of_container(f"GPU {indexes.get(uuid, '?')}", measured)
             self.announcer.unaccounted(self.state.pods[uid], container, why)
 
 
@@ -237,8 +237,8 @@ def _larger(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else max(one, other)
 
 
-_MEANING: Final = (
-    "Something goes around the library (a static program, another API such as Vulkan or OpenCL), "
+_CAUSES: Final = (
+    "something goes around the library (a static program, another API such as Vulkan or OpenCL), "
     "or CUDA contexts are larger than the reserve: then start the device plugin with a larger "
     "--reserve-mib"
 )
@@ -248,7 +248,7 @@ def _why_of_container(gpu: str, one: Measured) -> str:
     return (
         f"the driver says that it uses {_mib(one.real)} of {gpu}, and {_mib(one.accounted)} are "
         f"counted within its limit. The other {_mib(one.unaccounted)} are more than the reserve "
-        f"for a context, {_mib(one.reserve)}. {_MEANING}"
+        f"for a context, {_mib(one.reserve)}. Either {_CAUSES}"
     )
 
 
@@ -257,8 +257,8 @@ def _why_of_gpu(gpu: str, one: Measured) -> str:
         f"the driver says that {_mib(one.real)} of {gpu} are used, and {_mib(one.accounted)} are "
         f"counted within the limits of its containers. The other {_mib(one.unaccounted)} are more "
         f"than a reserve for each of them, {_mib(one.reserve)} together; whose they are is not "
-        "known, as none of the driver's processes could be put down to a container. A process "
-        f"outside of containers has them, or a container: {_MEANING[0].lower()}{_MEANING[1:]}"
+        "known, as none of the driver's processes could be put down to a container. Either a "
+        f"process outside of containers has them, or {_CAUSES}"
     )
 
 
