@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from gpushare.contract import names
-from gpushare.deviceplugin import guarding
 from gpushare.deviceplugin.announce import NOT_HELD
+from gpushare.deviceplugin.isolation import guarding
 from gpushare.isolation.backend import PRELOAD_IN_CONTAINER
 from gpushare.node.mailbox import Record
 from tests.deviceplugin.conftest import Plugin, Plugins

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.contract import names
-from gpushare.deviceplugin import isolating
 from gpushare.deviceplugin.injection.choosing import Choice
+from gpushare.deviceplugin.isolation import isolator
 from gpushare.isolation.limits import MIB, decode_limits
 from gpushare.isolation.region import RegionError
 from gpushare.node.mailbox import Mailboxes, allocation_id
@@ -56,8 +56,8 @@ def start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Start:
     """Starts a plugin on a node that promises isolation; its files lie in a plain directory."""
-    monkeypatch.setattr(isolating, "provide", lambda path: path.mkdir(exist_ok=True))
-    monkeypatch.setattr(isolating, "POLL_S", 0.05)
+    monkeypatch.setattr(isolator, "provide", lambda path: path.mkdir(exist_ok=True))
+    monkeypatch.setattr(isolator, "POLL_S", 0.05)
     gpus.write(UUID.format(1), UUID.format(2))
 
     async def started(*, mode: str = "cgpu", cdi: bool = True, **options: object) -> Plugin:
@@ -194,7 +194,7 @@ async def test_what_has_no_tmpfs_is_told(
     def none(path: Path) -> None:
         raise RegionError(f"no tmpfs can be mounted on {path}")
 
-    monkeypatch.setattr(isolating, "provide", none)
+    monkeypatch.setattr(isolator, "provide", none)
     await start()
     await eventually(lambda: any("no tmpfs" in m for m in api.messages("Node", NODE)))
     assert not kubelet.healthy

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpushare.contract import names
-from gpushare.deviceplugin import isolating, truth
 from gpushare.deviceplugin.announce import UNACCOUNTED
-from gpushare.deviceplugin.truth import Held, Measured, Subject, compare
-from gpushare.deviceplugin.usage import ContainerUse
+from gpushare.deviceplugin.isolation import isolator, truth
+from gpushare.deviceplugin.isolation.truth import Held, Measured, Subject, compare
+from gpushare.deviceplugin.isolation.usage import ContainerUse
 from gpushare.isolation.limits import MIB, GpuLimit
 from gpushare.isolation.region import HEADER_SIZE, LOCKS_AT
 from gpushare.kube.events import MAX_MESSAGE_BYTES, About, Severity
@@ -206,7 +206,7 @@ async def begin(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Begin]:
-    monkeypatch.setattr(isolating, "provide", lambda path: path.mkdir(exist_ok=True))
+    monkeypatch.setattr(isolator, "provide", lambda path: path.mkdir(exist_ok=True))
     monkeypatch.setattr(truth, "POLL_S", 1000)
     gpus.write(ONE, UUID.format(2))
     library = folder / "libgpushare-interposer.so"

@@ -22,7 +22,7 @@ from gpushare.deviceplugin.core.matching import Matching
 from gpushare.deviceplugin.core.offers import Granted, Offer
 from gpushare.deviceplugin.core.pods import read_facts
 from gpushare.deviceplugin.counters import Counters
-from gpushare.deviceplugin.usage import IMPLAUSIBLE, ContainerUse, Usage
+from gpushare.deviceplugin.isolation.usage import IMPLAUSIBLE, ContainerUse, Usage
 from gpushare.isolation.backend import Interposer
 from gpushare.isolation.limits import MIB, GpuLimit
 from gpushare.isolation.region import HEADER_SIZE, LOCKS_AT, SIZE, SLOT_SIZE

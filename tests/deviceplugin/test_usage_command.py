@@ -15,9 +15,9 @@ from aiohttp import web
 
 from gpushare.deviceplugin.counters import Counters
 from gpushare.deviceplugin.http import application
+from gpushare.deviceplugin.isolation.usage import ContainerUse, UsageReport
+from gpushare.deviceplugin.isolation.usage_command import table
 from gpushare.deviceplugin.main import main
-from gpushare.deviceplugin.usage import ContainerUse, UsageReport
-from gpushare.deviceplugin.usage_command import table
 from gpushare.isolation.limits import MIB
 from tests.deviceplugin.conftest import Plugins
 from tests.deviceplugin.fake_kubelet import FakeKubelet

@@ -18,6 +18,7 @@ neighbours   GPUs that pods have whole, by another device plugin
 inventory    GPUs on indexes that stay theirs
 advertising  the devices the kubelet is told of
 injection    what a container is given, and how it reaches it
+isolation    holding containers to their share, and looking whether they are held
 announce     Events and log lines for people
 counters     metrics
 http         /metrics, /healthz, /readyz

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from gpushare.contract.names import Metric as Name
 from gpushare.deviceplugin.core.books import Books
-from gpushare.deviceplugin.usage import UsageReport, holders
+from gpushare.deviceplugin.isolation.usage import UsageReport, holders
 
 ALLOCATED: Final = "allocated"
 """The outcome of an allocation that was made; the others are refusals' causes."""

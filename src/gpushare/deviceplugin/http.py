@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from gpushare.deviceplugin.counters import Counters
-from gpushare.deviceplugin.usage import PATH, UsageReport
+from gpushare.deviceplugin.isolation.usage import PATH, UsageReport
 
 _TEXT: Final = "text/plain"
 

@@ -15,18 +15,20 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from gpushare.deviceplugin import usage_command
 from gpushare.deviceplugin.announce import Announcer
 from gpushare.deviceplugin.attester import Attester
 from gpushare.deviceplugin.counters import Counters
-from gpushare.deviceplugin.guarding import Guard
 from gpushare.deviceplugin.hardware import Hardware
 from gpushare.deviceplugin.http import application
 from gpushare.deviceplugin.injection.allocations import AllocationDevices
 from gpushare.deviceplugin.injection.choosing import Way
 from gpushare.deviceplugin.injection.injector import Injector
 from gpushare.deviceplugin.injection.retiring import Retiring
-from gpushare.deviceplugin.isolating import Isolator
+from gpushare.deviceplugin.isolation import usage_command
+from gpushare.deviceplugin.isolation.guarding import Guard
+from gpushare.deviceplugin.isolation.isolator import Isolator
+from gpushare.deviceplugin.isolation.truth import Truth
+from gpushare.deviceplugin.isolation.usage import Usage
 from gpushare.deviceplugin.neighbours import LOOK_UP_S, Neighbours, Residents
 from gpushare.deviceplugin.options import Options, parse
 from gpushare.deviceplugin.publisher import Publisher
@@ -34,8 +36,6 @@ from gpushare.deviceplugin.service import Allocator
 from gpushare.deviceplugin.serving import Serving
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
-from gpushare.deviceplugin.truth import Truth
-from gpushare.deviceplugin.usage import Usage
 from gpushare.kube.connection import Connection
 from gpushare.kube.errors import ConfigError
 from gpushare.kube.events import Recorder

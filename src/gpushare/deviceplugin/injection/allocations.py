@@ -53,7 +53,7 @@ KEPT_S: Final = 60.0
 
 
 class Isolation(Protocol):
-    """Holds containers to their share (isolating)."""
+    """Holds containers to their share (deviceplugin.isolation)."""
 
     def prepare(self, record: Record) -> Edits:
         """Makes what the container needs, or finds it made."""

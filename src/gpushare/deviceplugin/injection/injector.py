@@ -21,7 +21,7 @@ from gpushare.deviceplugin.injection.allocations import FILES_FAILED, Allocation
 from gpushare.deviceplugin.injection.choosing import Choice, Injection, decide
 from gpushare.deviceplugin.injection.environment import environment, variables
 from gpushare.deviceplugin.injection.proving import IGNORED, Proof
-from gpushare.deviceplugin.isolating import Isolator, Limits
+from gpushare.deviceplugin.isolation.isolator import Isolator, Limits
 from gpushare.deviceplugin.sources import Sources
 from gpushare.deviceplugin.state import NodeState
 from gpushare.isolation.backend import Mount

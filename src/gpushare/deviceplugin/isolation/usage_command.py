@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gpushare.contract.names import PLUGIN_METRICS_PORT
-from gpushare.deviceplugin.usage import PATH, VERSION, ContainerUse, UsageReport
+from gpushare.deviceplugin.isolation.usage import PATH, VERSION, ContainerUse, UsageReport
 from gpushare.isolation.limits import MIB
 from gpushare.view import json
 from gpushare.view.address import listen_address

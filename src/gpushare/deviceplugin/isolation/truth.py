@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gpushare.deviceplugin.announce import Announcer
-from gpushare.deviceplugin.guarding import container_ids
+from gpushare.deviceplugin.isolation.guarding import container_ids
+from gpushare.deviceplugin.isolation.usage import UsageReport, holders
 from gpushare.deviceplugin.state import NodeState
-from gpushare.deviceplugin.usage import UsageReport, holders
 from gpushare.isolation.limits import MIB, GpuLimit
 from gpushare.node.gpus import Occupancy
 from gpushare.node.mailbox import Record
