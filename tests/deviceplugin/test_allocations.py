@@ -258,6 +258,13 @@ def test_after_a_reboot_the_files_are_made_again(world: World) -> None:
     assert world.edits(HELD)["mounts"]
 
 
+def test_files_that_somebody_removed_are_made_again(world: World) -> None:
+    world.devices.make(HELD)
+    shutil.rmtree(world.isolation.folder)
+    world.devices.tend({HELD.id})
+    assert (world.isolation.folder / HELD.id / "region").exists()
+
+
 def test_the_files_of_what_nobody_has_are_removed(world: World) -> None:
     world.devices.make(HELD)
     world.age(HELD, KEPT_S + 1)

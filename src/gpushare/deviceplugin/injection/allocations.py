@@ -128,11 +128,12 @@ class AllocationDevices:
                 log.debug("allocation %s is nobody's any more", name)
                 continue
             kept.add(name)
-            if name not in written:
-                record = self.mailboxes.record(name)
-                if record is not None and record.cdi:
-                    self._write(record)
-                    log.warning("the CDI specification of allocation %s was missing", name)
+            record = self.mailboxes.record(name)
+            if record is not None and record.cdi and name not in written:
+                self._write(record)
+                log.warning("the CDI specification of allocation %s was missing", name)
+            elif record is not None:
+                self.isolation.prepare(record)
         self.isolation.tend(kept)
 
     def libraries(self) -> list[Path]:

@@ -168,6 +168,8 @@ class Isolator:
     def tend(self, needed: Iterable[str]) -> None:
         """Removes the files of all other allocations, and takes back what tenants have added."""
         needed = set(needed)
+        if needed and self.library is not None and not self.library.exists():
+            self._install()
         for name in self._interposer.names():
             if name not in needed:
                 self.forget(name)
