@@ -133,7 +133,7 @@ def test_without_a_specification_nothing_is_offered_and_the_node_says_why(
     uuids = [f"GPU-00000000-0000-4000-8000-{i:012x}" for i in (1, 2)]
     gpus = [f"{uuid},Tesla T4,16384,254" for uuid in uuids]
     subprocess.run([fake / "fakegpu", "create", state, *gpus], check=True, capture_output=True)
-    cluster.admin.label("nodes", node.name, **{names.LABEL_MODE: "cgpu"})
+    cluster.admin.label("nodes", node.name, **{names.LABEL_MODE: "share"})
     extending.start(cluster)
     node.start_plugin(
         [
@@ -150,8 +150,6 @@ def test_without_a_specification_nothing_is_offered_and_the_node_says_why(
     injecting.specify(cluster, files)
     node.wait_allocatable(names.RESOURCE_MEM, 30)
     assert published(cluster) == "cdi"
-    isolated = cluster.wait_event(node.name, "GPUMemoryNotIsolated")
-    assert "does not isolate yet" in isolated["message"]
     cluster.admin.create(pod("real", gpu_mem=4))
     wait_attested(cluster, "real")
     assert injecting.device_files(cluster, "real") == ["nvidia0"]

@@ -17,6 +17,7 @@ import pytest
 
 from gpushare.contract.units import Unit
 from gpushare.deviceplugin import advertising, hardware
+from gpushare.deviceplugin.isolation import isolator
 from gpushare.deviceplugin.main import App
 from gpushare.deviceplugin.options import Options
 from gpushare.deviceplugin.sources import ALL_SOURCES
@@ -115,6 +116,7 @@ class Plugins:
             log_format="text",
             home=self._kubelet.folder.parent / "home",
             cdi_directories=(self._kubelet.folder.parent / "cdi",),
+            regions=self._kubelet.folder.parent / "run",
         )
         options = dataclasses.replace(options, **more)
         source = FakeGpus(self._gpus.path, pause=lambda s: time.sleep(min(s, 0.01)))
@@ -133,6 +135,12 @@ class Plugins:
     async def stop_all(self) -> None:
         for plugin in self._started:
             await plugin.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions lie in a plain directory: a tmpfs needs root, and would stay."""
+    monkeypatch.setattr(isolator, "provide", lambda path: path.mkdir(exist_ok=True))
 
 
 @pytest.fixture

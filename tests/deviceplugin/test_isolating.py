@@ -56,14 +56,13 @@ def start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Start:
     """Starts a plugin on a node that promises isolation; its files lie in a plain directory."""
-    monkeypatch.setattr(isolator, "provide", lambda path: path.mkdir(exist_ok=True))
     monkeypatch.setattr(isolator, "POLL_S", 0.05)
     gpus.write(UUID.format(1), UUID.format(2))
 
     async def started(*, mode: str = "cgpu", cdi: bool = True, **options: object) -> Plugin:
         runtime = "containerd://2.1.4" if cdi else ""
         api.put_node(node(labels={names.LABEL_MODE: mode}, runtime=runtime))
-        return await plugins.start(**{"library": library, "regions": folder / "run", **options})
+        return await plugins.start(**{"library": library, **options})
 
     return started
 
@@ -252,3 +251,31 @@ async def test_an_upgrade_leaves_a_container_its_own_library(
     Mailboxes(folder / "home" / "allocations").remove(allocation_id(ids))
     after.app.retiring.retire()
     assert installed(folder) == {second}
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "a directory"])
+async def test_a_library_that_somebody_broke_is_installed_again(
+    api: FakeNodeApi, kubelet: FakeKubelet, start: Start, library: Path, how: str
+) -> None:
+    plugin = await start()
+    installed = plugin.app.isolator.library
+    assert installed is not None
+    spoil(installed, how)
+    api.put_pod(pod("p", 3, gpu=1))
+    await kubelet.admit(api.pods["p"])
+    assert contents(installed) == contents(library)
+    spoil(installed, how)
+    plugin.app.injector.tend()
+    assert contents(installed) == contents(library)
+
+
+def spoil(library: Path, how: str) -> None:
+    library.unlink()
+    if how == "emptied":
+        library.write_bytes(b"")
+    elif how == "a directory":
+        library.mkdir()
+
+
+def contents(library: Path) -> bytes:
+    return library.read_bytes()

@@ -14,7 +14,7 @@ import pytest
 
 from gpushare.contract import names
 from gpushare.deviceplugin.announce import UNACCOUNTED
-from gpushare.deviceplugin.isolation import isolator, truth
+from gpushare.deviceplugin.isolation import truth
 from gpushare.deviceplugin.isolation.truth import Held, Measured, Subject, compare
 from gpushare.deviceplugin.isolation.usage import ContainerUse
 from gpushare.isolation.limits import MIB, GpuLimit
@@ -206,7 +206,6 @@ async def begin(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Begin]:
-    monkeypatch.setattr(isolator, "provide", lambda path: path.mkdir(exist_ok=True))
     monkeypatch.setattr(truth, "POLL_S", 1000)
     gpus.write(ONE, UUID.format(2))
     library = folder / "libgpushare-interposer.so"

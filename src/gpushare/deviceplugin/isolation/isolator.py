@@ -103,9 +103,7 @@ class Isolator:
         )
 
     def _install(self) -> str | None:
-        """Puts the library on the host; why it could not."""
-        if self.library is not None and self.library.exists():
-            return None
+        """Puts the library on the host, where it is not there as it should be; why it could not."""
         self.library = None
         if self.shipped is None:
             return f"no {LIBRARY_NAME} is shipped with this program; give it with --library FILE"
@@ -120,8 +118,8 @@ class Isolator:
     def limits(self, granted: Granted) -> Limits | Refused:
         """What a container may use that was granted ids; nothing where it is not held."""
         self.probe()
-        if self.state.isolating and (self.library is None or not self.library.exists()):
-            self._decide()  # somebody has removed it
+        if self.state.isolating and self._install() is not None:
+            self._decide()
         call = granted.piece.calls[granted.position]
         if not self.state.isolating or (call.ask.opted_out and self.may_opt_out):
             return ()
@@ -155,7 +153,7 @@ class Isolator:
         if not record.limits:
             return NoIsolation().prepare(record.id, ())
         library = Path(record.library)
-        if not library.exists() and self.library is not None:
+        if not library.is_file() and self.library is not None:
             library = self.library
         provide(self.files)
         limits = [GpuLimit(*limit) for limit in record.limits]
@@ -168,7 +166,7 @@ class Isolator:
     def tend(self, needed: Iterable[str]) -> None:
         """Removes the files of all other allocations, and takes back what tenants have added."""
         needed = set(needed)
-        if needed and self.library is not None and not self.library.exists():
+        if needed and self.library is not None:
             self._install()
         for name in self._interposer.names():
             if name not in needed:
