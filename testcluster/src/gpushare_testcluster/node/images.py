@@ -1,8 +1,8 @@
 """The images, made here from a static busybox: nothing is fetched from an image registry.
 
-All have the same one layer and differ in what they start. `python` in them is an honest stand-in
-for the sample program of the documentation's Job: it says so, prints its environment and sleeps
-until it is told to end.
+Those of a node have the same one layer and differ in what they start. `python` in them is an honest
+stand-in for the sample program of the documentation's Job: it says so, prints its environment and
+sleeps until it is told to end. Tests make others of files of their own (`Image`, `layer`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import json
 import platform
 import subprocess
 import tarfile
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 PAUSE = "registry.k8s.io/pause:3.10"
 BUSYBOX = "docker.io/library/busybox:1.35"
@@ -29,65 +30,97 @@ env | sort
 {_WAIT}
 """
 
+_FOLDERS = ("bin", "etc", "proc", "sys", "dev", "root", "usr", "usr/bin", "var", "run")
+
+Files = Mapping[str, bytes | str]
+"""Path without its first slash -> contents, or the target of a symbolic link."""
+
+
+class Image(NamedTuple):
+    """An image of one layer; command: what a container starts that names none."""
+
+    name: str
+    layer: bytes
+    command: Sequence[str]
+
 
 def archive(busybox: Path, names: Sequence[str] = ()) -> bytes:
-    """A tar as `docker save` writes it, with the images above and `names` (each a busybox)."""
-    layer = _layer(busybox)
+    """A tar with the images above and `names` (each a busybox)."""
+    scripts = {"pause": _PAUSE_SCRIPT.encode(), "usr/bin/python": _PYTHON_SCRIPT.encode()}
+    one = layer({**busybox_files(busybox), **scripts})
     commands = {
         PAUSE: ["/pause"],
         SAMPLE: ["/bin/sh"],
         **{key: ["/bin/sh"] for key in (BUSYBOX, *names)},
     }
+    return saved(Image(name, one, command) for name, command in commands.items())
+
+
+def saved(images: Iterable[Image]) -> bytes:
+    """A tar of images as `docker save` writes it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         manifest = []
-        for name, command in commands.items():
-            config = _config(layer, command)
-            file = f"{hashlib.sha256(config).hexdigest()}.json"
-            if file not in tar.getnames():
-                _add(tar, file, config)
-            manifest.append({"Config": file, "RepoTags": [name], "Layers": ["layer.tar"]})
-        _add(tar, "layer.tar", layer)
+        written: set[str] = set()
+
+        def once(name: str, data: bytes) -> str:
+            if name not in written:
+                _add(tar, name, data)
+                written.add(name)
+            return name
+
+        for image in images:
+            digest = hashlib.sha256(image.layer).hexdigest()
+            config = _config(digest, image.command)
+            file = once(f"{hashlib.sha256(config).hexdigest()}.json", config)
+            layers = [once(f"{digest}.tar", image.layer)]
+            manifest.append({"Config": file, "RepoTags": [image.name], "Layers": layers})
         _add(tar, "manifest.json", json.dumps(manifest).encode())
     return buffer.getvalue()
 
 
-def _layer(busybox: Path) -> bytes:
+def busybox_files(busybox: Path) -> Files:
+    """A shell and everything else a busybox can do, in bin."""
     applets = subprocess.run(
         [busybox, "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
+    links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
+    return {"bin/busybox": busybox.read_bytes(), **links}
+
+
+def layer(files: Files) -> bytes:
+    """A tar with these files, executable all, and the folders that every root file system has."""
+    users = {
+        "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:\n",
+        "etc/group": b"root:x:0:\nnogroup:x:65534:\n",
+    }
+    parents = {str(parent) for path in files for parent in PurePosixPath(path).parents} - {"."}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for folder in ("bin", "etc", "proc", "sys", "dev", "root", "usr", "usr/bin", "var", "run"):
+        for folder in sorted({*_FOLDERS, *parents}):
             _add_folder(tar, folder, 0o755)
         _add_folder(tar, "tmp", 0o1777)
-        _add(tar, "bin/busybox", busybox.read_bytes(), 0o755)
-        for applet in applets:
-            if applet != "busybox":
-                link = tarfile.TarInfo(f"bin/{applet}")
-                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+        for path, content in {**users, **files}.items():
+            if isinstance(content, bytes):
+                _add(tar, path, content, 0o644 if path in users else 0o755)
+            else:
+                link = tarfile.TarInfo(path)
+                link.type, link.linkname = tarfile.SYMTYPE, content
                 tar.addfile(link)
-        _add(tar, "pause", _PAUSE_SCRIPT.encode(), 0o755)
-        _add(tar, "usr/bin/python", _PYTHON_SCRIPT.encode(), 0o755)
-        _add(tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:\n")
-        _add(tar, "etc/group", b"root:x:0:\nnogroup:x:65534:\n")
     return buffer.getvalue()
 
 
-def _config(layer: bytes, command: list[str]) -> bytes:
+def _config(digest: str, command: Sequence[str]) -> bytes:
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return json.dumps(
         {
             "architecture": machine,
             "os": "linux",
             "config": {
-                "Cmd": command,
+                "Cmd": list(command),
                 "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             },
-            "rootfs": {
-                "type": "layers",
-                "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"],
-            },
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             "history": [{"created_by": "gpushare-testcluster"}],
         }
     ).encode()

@@ -18,7 +18,7 @@ from gpushare_testcluster import controlplane as cp
 from gpushare_testcluster.errors import StartFailed
 from gpushare_testcluster.node import images, namespace
 from gpushare_testcluster.node.layout import Facts, Layout
-from gpushare_testcluster.node.requirements import find, static_busybox
+from gpushare_testcluster.node.requirements import static_busybox
 from gpushare_testcluster.processes import Processes
 from gpushare_testcluster.state import write_atomically
 
@@ -109,7 +109,8 @@ disabled_plugins = [
 def start(layout: Layout, processes: Processes, *, timeout_s: float = 30) -> None:
     """Starts containerd in the node's namespace and waits until it answers. Raises StartFailed."""
     shim = binaries.path_of("containerd-shim-runc-v2")
-    path = f"{shim.parent}:{Path(find('runc')).parent}:{os.environ.get('PATH', '')}"
+    runc = binaries.path_of("runc")
+    path = f"{shim.parent}:{runc.parent}:{os.environ.get('PATH', '')}"
     command = [str(binaries.path_of("containerd")), "--config"]
     command += [str(layout.config / "containerd.toml"), "--log-level", "info"]
     argv = [*namespace.enter(layout, processes), *command]
@@ -125,8 +126,19 @@ def import_images(layout: Layout, processes: Processes, names: Sequence[str] = (
     write_atomically(known, json.dumps(list(names)))
     busybox = static_busybox()
     assert busybox is not None  # required before
+    _import(layout, processes, images.archive(busybox, names))
+
+
+def import_missing(layout: Layout, processes: Processes, wanted: Sequence[images.Image]) -> None:
+    """Puts those images into containerd that it does not have. Raises StartFailed."""
+    known = set(ctr(layout, processes, "images", "ls", "-q").split())
+    if missing := [image for image in wanted if image.name not in known]:
+        _import(layout, processes, images.saved(missing))
+
+
+def _import(layout: Layout, processes: Processes, archive: bytes) -> None:
     file = layout.run / "images.tar"
-    file.write_bytes(images.archive(busybox, names))
+    file.write_bytes(archive)
     try:
         ctr(layout, processes, "images", "import", "/run/images.tar")
     finally:

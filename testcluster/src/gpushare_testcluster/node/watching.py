@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpushare_testcluster.errors import TestClusterError
 from gpushare_testcluster.node import runtime
+from gpushare_testcluster.node.images import Image
 from gpushare_testcluster.node.layout import Layout
 from gpushare_testcluster.node.runtime import Container
 from gpushare_testcluster.processes import Processes
@@ -49,6 +50,13 @@ class PodPart:
     def add_images(self, *names: str) -> None:
         """Makes these image names known, each a busybox."""
         runtime.import_images(self._layout, self._processes, names)
+
+    def import_images(self, *images: Image) -> None:
+        """Puts images of a test's own into containerd; a name that is there stays what it is.
+
+        They go with the node's disk (`Node.reset` after much has gone wrong).
+        """
+        runtime.import_missing(self._layout, self._processes, images)
 
     def wait_running(self, pod: str, *, namespace: str = "default", timeout_s: float = 20) -> Any:
         """Waits until a pod is Running with all containers ready. Raises TimedOut."""
