@@ -42,6 +42,8 @@ class Module:
     cost: str
     stamp: str = ""
     tags: str = ""
+    cgo: bool = False
+    """Has a part in C; linked statically all the same."""
 
     def file(self, name: str) -> bytes:
         """The bytes of go.mod or go.sum."""
@@ -65,7 +67,8 @@ class Module:
         """Arguments of `go build` that shape the result."""
         stamp = f" -X {self.stamp}={self.version}" if self.stamp else ""
         tags = ["-tags", self.tags] if self.tags else []
-        return ["-trimpath", *tags, "-ldflags", f"-s -w{stamp}"]
+        static = " -extldflags -static" if self.cgo else ""
+        return ["-trimpath", *tags, "-ldflags", f"-s -w{static}{stamp}"]
 
 
 KUBERNETES = Module(
@@ -95,10 +98,19 @@ CONTAINERD = Module(
     tags="no_btrfs,osusergo,netgo",
     cost="about 1 minute",
 )
-MODULES = (ETCD, KUBERNETES, CONTAINERD)
+RUNC = Module(
+    folder="runc",
+    main="github.com/opencontainers/runc",
+    packages={"runc": "github.com/opencontainers/runc"},
+    stamp="main.version",
+    tags="seccomp,osusergo,netgo",
+    cgo=True,
+    cost="about 1 minute",
+)
+MODULES = (ETCD, KUBERNETES, CONTAINERD, RUNC)
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr")
+NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc")
 
 
 def path_of(name: str) -> Path:
@@ -188,7 +200,7 @@ def _build(module: Module, names: list[str], say: Say, environ: dict[str, str]) 
                     str(go),
                     *("build", "-v", *module.flags, "-o", str(output), module.packages[name]),
                 ]
-                _run(command, work, compiled, environ)
+                _run(command, work, compiled, {"CGO_ENABLED": str(int(module.cgo)), **environ})
                 output.chmod(0o755)
         for name in names:
             target = path_of(name).parent
@@ -219,7 +231,6 @@ def _run(command: list[str], work: Path, counter: _Counter, environ: dict[str, s
     env = {
         **os.environ,
         **environ,
-        "CGO_ENABLED": "0",
         # With Go 1.27's encoding/json the API server's /openapi/v2 comes out malformed.
         "GOEXPERIMENT": "nojsonv2",
         "GOWORK": "off",

@@ -1,6 +1,7 @@
-"""What a node needs of this machine: root, overlayfs, util-linux, runc and a static busybox.
+"""What a node needs of this machine: root, overlayfs, util-linux, a static busybox, and what runc
+is built with.
 
-runc and busybox-static are installed by apt where that is possible, and it is said.
+What is missing is installed by apt where that is possible, and it is said.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
+from gpushare_testcluster import binaries
 from gpushare_testcluster.errors import CannotRun
 from gpushare_testcluster.say import Say
 
@@ -36,16 +39,24 @@ def require(say: Say) -> None:
     """Installs what is missing and can be installed. Raises CannotRun."""
     if reason := why_not():
         raise CannotRun(reason)
-    missing = [
-        package
-        for package, there in (("runc", find("runc")), ("busybox-static", static_busybox()))
-        if not there
-    ]
-    if not missing:
-        return
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+    wanted: list[tuple[str, object]] = [("busybox-static", static_busybox())]
+    if binaries.missing(["runc"]):
+        wanted += [
+            ("gcc", find("gcc")),
+            ("libc6-dev", _header("stdlib.h")),
+            ("libseccomp-dev", _header("seccomp.h")),
+            ("pkg-config", find("pkg-config")),
+        ]
+    if missing := [package for package, there in wanted if not there]:
+        install(missing, say, "a node")
+
+
+def install(packages: Sequence[str], say: Say, who: str) -> None:
+    """Installs Debian packages that `who` needs, and says so. Raises CannotRun."""
+    wanted = " and ".join(packages)
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
     if not shutil.which("apt-get"):
-        raise CannotRun(f"a node needs {' and '.join(missing)}; install them (no apt-get here)")
+        raise CannotRun(f"{who} needs {wanted}; install them (no apt-get here)")
     with say.step(" ".join(command)):
         done = subprocess.run(
             command,
@@ -55,7 +66,7 @@ def require(say: Say) -> None:
         )
     if done.returncode:
         raise CannotRun(
-            f"a node needs {' and '.join(missing)}, and '{' '.join(command)}' failed; run "
+            f"{who} needs {wanted}, and '{' '.join(command)}' failed; run "
             f"'apt-get update' first, or install them by hand:\n{done.stderr.strip()[-1500:]}"
         )
 
@@ -63,6 +74,11 @@ def require(say: Say) -> None:
 def find(tool: str) -> str:
     """The path of a program, also where the PATH lacks sbin; empty when there is none."""
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:{_SBIN}") or ""
+
+
+def _header(name: str) -> Path | None:
+    path = Path("/usr/include") / name
+    return path if path.exists() else None
 
 
 def static_busybox() -> Path | None:
