@@ -21,21 +21,29 @@ BUILD = ROOT / "build" / "native"
 
 def hook() -> Path:
     """The hook as it is shipped."""
-    _make("hook")
+    make("hook")
     return BUILD / platform.machine() / "gpushare-hook"
 
 
 def fake_driver() -> Path:
     """The folder with the fake libnvidia-ml.so.1 and the tool that plays its GPUs."""
-    _make("fake")
+    make("fake")
     return BUILD / "fake"
 
 
-def _make(target: str) -> None:
+def library() -> Path:
+    """The interposer as it is shipped."""
+    make("interposer")
+    return BUILD / platform.machine() / "libgpushare-interposer.so"
+
+
+def make(*targets: str, **variables: str) -> None:
+    """Runs native/Makefile; what is up to date is not built again."""
     command = ["make", "--no-print-directory", "-C", str(ROOT / "native")]
-    done = subprocess.run(
-        [*command, f"PYTHON={sys.executable}", target], capture_output=True, text=True
-    )
+    command += [
+        f"{name}={value}" for name, value in {"PYTHON": sys.executable, **variables}.items()
+    ]
+    done = subprocess.run([*command, *targets], capture_output=True, text=True)
     assert not done.returncode, f"{done.stdout}\n{done.stderr}"
 
 
@@ -44,12 +52,23 @@ def specification(cluster: Cluster) -> Path:
     return cluster.node.layout.run_cdi / "nvidia.json"
 
 
-def specify(cluster: Cluster, files: Mapping[str, str]) -> None:
-    """A stand-in specification: GPU UUID -> its device file, which is another /dev/null."""
+def specify(
+    cluster: Cluster, files: Mapping[str, str], mounts: Mapping[str, Path] | None = None
+) -> None:
+    """A stand-in specification: GPU UUID -> its device file, which is another /dev/null.
+
+    mounts   path in every container -> the file mounted there, to be written by it
+    """
     spec = {
         "cdiVersion": "0.6.0",
         "kind": NVIDIA_KIND,
-        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "mounts": [
+                {"containerPath": inside, "hostPath": str(file), "options": ["bind", "rw"]}
+                for inside, file in (mounts or {}).items()
+            ],
+        },
         "devices": [
             {
                 "name": uuid,

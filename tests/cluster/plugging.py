@@ -37,11 +37,16 @@ T4_MIB = 16130
 """15 units of 1 GiB."""
 
 
-def write_gpus(cluster: Cluster, *memory_mib: int, events: tuple[Object, ...] = ()) -> Path:
-    """A file of fake GPUs: GPU-0, GPU-1, …"""
+def write_gpus(
+    cluster: Cluster,
+    *memory_mib: int,
+    events: tuple[Object, ...] = (),
+    uuid: str = "GPU-{}",
+) -> Path:
+    """A file of fake GPUs: GPU-0, GPU-1, …, or as `uuid` makes their UUIDs of their numbers."""
     path = cluster.node.gpushare_dir / "gpus.yaml"
     gpus = [
-        {"uuid": f"GPU-{i}", "model": "Tesla T4", "memory_mib": mib}
+        {"uuid": uuid.format(i), "model": "Tesla T4", "memory_mib": mib}
         for i, mib in enumerate(memory_mib or (T4_MIB,) * 4)
     ]
     path.write_text(yaml.safe_dump({"gpus": gpus, "events": list(events)}))
@@ -55,6 +60,7 @@ def start(
     placement: str = "binpack",
     mode: str = "share",
     extender: bool = True,
+    uuid: str = "GPU-{}",
     program: tuple[str, ...] = ("-m", "gpushare", "device-plugin"),
     **keywords: Any,
 ) -> None:
@@ -63,7 +69,7 @@ def start(
     cluster.admin.label("nodes", cluster.node.name, **labels)
     if extender:
         extending.start(cluster)
-    gpus = write_gpus(cluster, *memory_mib)
+    gpus = write_gpus(cluster, *memory_mib, uuid=uuid)
     where = ["--kubeconfig", "{kubeconfig}", "--node", "{node}", "--listen", "{listen}"]
     cluster.node.start_plugin(
         [sys.executable, *program, *where, "--fake-gpus", str(gpus), *options],

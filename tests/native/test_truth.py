@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from gpushare.deviceplugin.truth import Held, Measured, compare
+from gpushare.deviceplugin.isolation.truth import Held, Measured, compare
 from gpushare.isolation.limits import MIB
 from gpushare.node.gpus import Occupancy
 from tests.native.conftest import RESERVE_MIB
