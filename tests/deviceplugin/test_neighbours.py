@@ -208,7 +208,7 @@ class Scene:
         """What is taken so much later."""
         self.now += seconds
         await self.neighbours.look()
-        return self.state.closed
+        return self.state.conditions.closed
 
 
 @pytest.fixture

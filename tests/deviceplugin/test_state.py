@@ -206,9 +206,9 @@ def test_an_older_version_of_the_node_is_ignored() -> None:
     state = begun()
     state.node_changed(node(20, mode="default"))
     state.node_handler.changed(node(15, mode="share"))
-    assert not state.offering
+    assert not state.conditions.offering
     state.node_handler.changed(node(21, mode="share"))
-    assert state.offering
+    assert state.conditions.offering
 
 
 def test_a_node_created_anew_counts() -> None:
@@ -216,7 +216,7 @@ def test_a_node_created_anew_counts() -> None:
     state.node_handler.changed(node(20, uid="uid-again", mode="default"))
     assert state.node is not None
     assert state.node.metadata.uid == "uid-again"
-    assert not state.offering
+    assert not state.conditions.offering
 
 
 def test_the_answer_to_a_write_to_the_earlier_node_object_is_ignored() -> None:
@@ -225,7 +225,7 @@ def test_the_answer_to_a_write_to_the_earlier_node_object_is_ignored() -> None:
     state.node_changed(node(12))
     assert state.node is not None
     assert state.node.metadata.uid == "uid-again"
-    assert not state.offering
+    assert not state.conditions.offering
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

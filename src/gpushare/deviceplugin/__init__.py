@@ -8,6 +8,7 @@ on the books.
 core         the decisions, pure: who has which ids, for whom is this call, what has to be published
 
 state        what is known: the Node object, its pods, its GPUs, and core's books
+conditions   what the node's labels promise, and what is in the way of it
 service      the kubelet's calls, answered from the books
 serving      listening, and staying registered with the kubelet
 sources      asking the node who has which ids

@@ -101,10 +101,10 @@ class Announcer:
     def problems(self, state: NodeState) -> None:
         """Tell of what is wrong with the node's labels and annotations, when it changes."""
         now = {problem.reason: problem.message for problem in state.problems}
-        if state.not_offered:
-            now[NOT_OFFERED] = state.not_offered
-        if state.not_isolated:
-            now[NOT_ISOLATED] = state.not_isolated
+        if state.conditions.not_offered:
+            now[NOT_OFFERED] = state.conditions.not_offered
+        if state.conditions.not_isolated:
+            now[NOT_ISOLATED] = state.conditions.not_isolated
         for reason, text in now.items():
             if self._problems.get(reason) != text:
                 log.warning("node %s: %s", state.name, text)
@@ -115,7 +115,9 @@ class Announcer:
         """Tell of GPUs that fail and recover, and of a change of mode."""
         if state.books is None:
             return
-        news = self._happenings.news(state.devices, state.ailments, state.closed, state.books)
+        news = self._happenings.news(
+            state.devices, state.ailments, state.conditions.closed, state.books
+        )
         for one in news:
             log.warning("node %s: %s", state.name, one.text)
             self._node(state, one.reason, one.text, one.severity)

@@ -87,8 +87,9 @@ class Publisher:
             **state.corrections.wanted(state.books, time.time_ns()),
         }
         annotations = _news(annotations, node.metadata.annotations)
+        isolation = None if state.left else state.conditions.isolation_label
         labels = _news(
-            {**accelerator_labels(devices), names.LABEL_ISOLATION: state.isolation_label},
+            {**accelerator_labels(devices), names.LABEL_ISOLATION: isolation},
             node.metadata.labels,
         )
         uid = node.metadata.uid
@@ -104,7 +105,7 @@ class Publisher:
                 )
             )
         capacity = (node.status and node.status.capacity) or {}
-        count = str(len(devices)) if state.offering else "0"
+        count = str(len(devices)) if state.conditions.offering else "0"
         if str(capacity.get(names.RESOURCE_COUNT, "0")) != count:
             state.node_changed(
                 await patch_node_status(

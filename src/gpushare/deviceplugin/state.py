@@ -31,13 +31,14 @@ from gpushare.contract.inventory import (
 )
 from gpushare.contract.names import Mode
 from gpushare.contract.units import Unit
-from gpushare.deviceplugin.advertising import OFFERED_MODES, Advertised, advertised
+from gpushare.deviceplugin.advertising import Advertised, advertised
+from gpushare.deviceplugin.conditions import Conditions
 from gpushare.deviceplugin.core.books import PODS_REMEMBERED, Books
 from gpushare.deviceplugin.core.matching import Matching
 from gpushare.deviceplugin.core.pods import PodFacts, read_facts
 from gpushare.deviceplugin.core.publishing import Corrections
 from gpushare.deviceplugin.inventory import merged, pruned
-from gpushare.isolation.probe import Backend, Isolation, untested_sandbox
+from gpushare.isolation.probe import Isolation, untested_sandbox
 from gpushare.kube.objects import Node, Pod
 from gpushare.kube.reading import Problem, read_mode, read_node
 from gpushare.kube.resources import Ref
@@ -149,10 +150,23 @@ class NodeState:
     # -- what is published ------------------------------------------------------------------------
 
     @property
-    def offering(self) -> bool:
-        """Whether the node's labels want its GPU memory offered, and we know how."""
-        wanted = self.books is not None and self.books.node.mode in OFFERED_MODES
-        return wanted and self._obstacle is None
+    def mode(self) -> Mode:
+        """What the node's labels make of its GPUs."""
+        return read_mode(self.node) if self.node is not None else Mode.DEFAULT
+
+    @property
+    def conditions(self) -> Conditions:
+        """What the node promises, and what is in the way of it."""
+        amounts = (self.node and self.node.status and self.node.status.capacity) or {}
+        return Conditions(
+            mode=self.mode,
+            whole_gpus=str(amounts.get(names.RESOURCE_WHOLE_GPU, "0")),
+            alone=self.alone,
+            taken=self.taken,
+            not_injectable=self.not_injectable,
+            isolation=self.isolation,
+            unisolated_allowed=self.unisolated_allowed,
+        )
 
     @property
     def left(self) -> bool:
@@ -160,74 +174,6 @@ class NodeState:
         if self.books is None or self.books.node.mode.shares_memory:
             return False
         return not any(pod.live for pod in self.books.pods.values())
-
-    @property
-    def not_offered(self) -> str | None:
-        """Why the node's label wants GPU memory shared, and we do not offer any."""
-        mode = self.books.node.mode if self.books else Mode.DEFAULT
-        if mode in OFFERED_MODES:
-            return self._obstacle
-        if not mode.shares_memory:
-            return None
-        return (
-            f"{names.LABEL_MODE}={mode} is not supported yet: nothing here would hold containers "
-            f"to what it promises. Use {' or '.join(sorted(OFFERED_MODES))}"
-        )
-
-    @property
-    def _obstacle(self) -> str | None:
-        """Why GPU memory must not be offered, whatever the node's labels want."""
-        amounts = (self.node and self.node.status and self.node.status.capacity) or {}
-        whole_gpus = amounts.get(names.RESOURCE_WHOLE_GPU, "0")
-        if self.alone and whole_gpus not in ("0", 0):
-            return (
-                f"another device plugin offers the same GPUs as {names.RESOURCE_WHOLE_GPU}: "
-                f"{whole_gpus}. Take it off this node (NVIDIA's: by the label "
-                "nvidia.com/gpu.deploy.device-plugin=false, or its node selector), or start this "
-                "one with --beside-whole-gpus if it is known to leave these GPUs alone"
-            )
-        return self.not_injectable
-
-    @property
-    def mode(self) -> Mode:
-        """What the node's labels make of its GPUs."""
-        return read_mode(self.node) if self.node is not None else Mode.DEFAULT
-
-    @property
-    def isolating(self) -> bool:
-        """Whether containers that come now are held to their share."""
-        able = self.isolation is not None and self.isolation.backend is not Backend.NONE
-        return able and self.mode is Mode.CGPU
-
-    @property
-    def not_isolated(self) -> str | None:
-        """Why containers are not held to their share, on a node that promises it."""
-        if self.mode is not Mode.CGPU or self.isolation is None or not self.isolation.problems:
-            return None
-        return (
-            f"{names.LABEL_MODE}={Mode.CGPU} asks for isolation, and nothing here holds containers "
-            f"to their share: {'; '.join(self.isolation.problems)}. "
-        ) + (
-            "Every container can use the whole memory of its GPU, as --allow-unisolated allows"
-            if self.unisolated_allowed
-            else "The node takes no new pods until that is mended; with --allow-unisolated it "
-            "would, and nothing would hold them"
-        )
-
-    @property
-    def isolation_label(self) -> str | None:
-        """What the node's label should say; None: nothing."""
-        if self.left or not self.mode.shares_memory:
-            return None
-        if self.mode is Mode.CGPU and self.isolation is not None:
-            return self.isolation.backend
-        return Backend.NONE
-
-    def isolated_by(self, isolation: Isolation | None) -> None:
-        """What holds containers to their share from now on."""
-        if isolation != self.isolation:
-            self.isolation = isolation
-            self._renew()
 
     @property
     def info(self) -> NodeInfo:
@@ -238,8 +184,14 @@ class NodeState:
         """What the kubelet is to be told; None before the books are open."""
         if self.books is None:
             return None
-        closed = self.mode is Mode.CGPU and not self.isolating and not self.unisolated_allowed
-        return advertised(self.books, offering=self.offering, closed=closed)
+        now = self.conditions
+        return advertised(self.books, offering=now.offering, closed=now.takes_nothing_new)
+
+    def isolated_by(self, isolation: Isolation | None) -> None:
+        """What holds containers to their share from now on."""
+        if isolation != self.isolation:
+            self.isolation = isolation
+            self._renew()
 
     def injectable(self, injection: str, problem: str | None) -> None:
         """How containers get their GPUs, and why they cannot where there is a problem."""
@@ -253,17 +205,6 @@ class NodeState:
     def ailments(self) -> dict[str, str]:
         """GPU UUID -> what ails it."""
         return {gpu.uuid: gpu.problem for gpu in self.found if gpu.problem}
-
-    @property
-    def closed(self) -> dict[str, str]:
-        """GPU UUID -> what else keeps pods from it."""
-        closed: dict[str, str] = {}
-        if self.mode.shares_memory:  # elsewhere that is nothing to tell of
-            closed.update(self.taken)
-        if self.isolating and self.isolation is not None and not self.unisolated_allowed:
-            for uuid, why in self.isolation.refused.items():
-                closed[uuid] = f"it cannot be isolated: {why}"
-        return closed
 
     @property
     def found(self) -> tuple[FoundGpu, ...]:
@@ -283,7 +224,7 @@ class NodeState:
 
     def _usable(self) -> tuple[FoundGpu, ...]:
         """The GPUs found, with what else keeps pods from them."""
-        closed = self.closed
+        closed = self.conditions.closed
         return tuple(
             replace(gpu, problem=gpu.problem or closed.get(gpu.uuid)) for gpu in self.found
         )

@@ -147,7 +147,7 @@ class Injector:
         env = variables(books, tuple(sorted(place)), len(ids))
         assert self.injection is not None
         limits: Limits = ()
-        if self.state.isolating:
+        if self.state.conditions.isolating:
             with suppress(LimitsError):
                 limits = self.isolator.limits_of(ids)
         return Record(

@@ -118,10 +118,10 @@ class Isolator:
     def limits(self, granted: Granted) -> Limits | Refused:
         """What a container may use that was granted ids; nothing where it is not held."""
         self.probe()
-        if self.state.isolating and self._install() is not None:
+        if self.state.conditions.isolating and self._install() is not None:
             self._decide()
         call = granted.piece.calls[granted.position]
-        if not self.state.isolating or (call.ask.opted_out and self.may_opt_out):
+        if not self.state.conditions.isolating or (call.ask.opted_out and self.may_opt_out):
             return ()
         if call.ask.opted_out:
             log.info("%s=true is not allowed on this node", ENV_DISABLE_ISOLATION)
