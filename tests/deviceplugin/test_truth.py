@@ -221,7 +221,9 @@ async def begin(
         begun.append(n1)
         write = plugin.app.recorder.event
 
-        def event(about: About, severity: Severity, reason: str, message: str) -> None:
+        def event(
+            about: About, severity: Severity, reason: str, message: str, part: str = ""
+        ) -> None:
             if reason == UNACCOUNTED:
                 n1.events.append((about, severity, message))
             write(about, severity, reason, message)

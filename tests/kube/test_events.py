@@ -134,6 +134,13 @@ async def test_reasons_and_objects_are_series_of_their_own(
     await eventually(lambda: len(posts(api)) == 4)
 
 
+async def test_a_part_of_an_object_is_a_series_of_its_own(api: FakeApi, recorder: Recorder) -> None:
+    for gpu in ("GPU-a", "GPU-b"):
+        recorder.event(NODE, Severity.WARNING, "GPUFailed", f"{gpu} has failed", gpu)
+    await eventually(lambda: len(posts(api)) == 2)
+    assert {body["message"] for body in posts(api)} == {"GPU-a has failed", "GPU-b has failed"}
+
+
 async def test_expired_event_is_created_anew(
     api: FakeApi, recorder: Recorder, clock: Clock
 ) -> None:

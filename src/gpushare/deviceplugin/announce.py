@@ -80,13 +80,13 @@ class Announcer:
         """A container that runs is not held to its GPU memory."""
         text = f"container {container} is not held to its GPU memory: {why}"
         log.warning("pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, text)
-        self.recorder.event(About.pod(pod), Severity.WARNING, NOT_HELD, text)
+        self.recorder.event(About.pod(pod), Severity.WARNING, NOT_HELD, text, container)
 
     def unaccounted(self, pod: Pod, container: str, why: str) -> None:
         """A container uses more GPU memory than is counted within its limit."""
         text = f"container {container} uses GPU memory that is not accounted for: {why}"
         log.warning("pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, text)
-        self.recorder.event(About.pod(pod), Severity.WARNING, UNACCOUNTED, text)
+        self.recorder.event(About.pod(pod), Severity.WARNING, UNACCOUNTED, text, container)
 
     def gpu_unaccounted(self, state: NodeState, why: str) -> None:
         """More of a GPU is used than is counted within the limits of its containers."""
@@ -120,10 +120,15 @@ class Announcer:
         )
         for one in news:
             log.warning("node %s: %s", state.name, one.text)
-            self._node(state, one.reason, one.text, one.severity)
+            self._node(state, one.reason, one.text, one.severity, one.gpu)
 
     def _node(
-        self, state: NodeState, reason: str, text: str, severity: Severity = Severity.WARNING
+        self,
+        state: NodeState,
+        reason: str,
+        text: str,
+        severity: Severity = Severity.WARNING,
+        gpu: str = "",
     ) -> None:
         if state.node is not None:
-            self.recorder.event(About.node(state.node), severity, reason, text)
+            self.recorder.event(About.node(state.node), severity, reason, text, gpu)

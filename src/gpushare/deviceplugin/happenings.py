@@ -31,6 +31,8 @@ class Happening:
     severity: Severity
     reason: str
     text: str
+    gpu: str = ""
+    """UUID of the GPU it is about; empty: the node."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,8 @@ class Happenings:
                 if uuid in before:
                     reason = GPU_OPENED if before[uuid] == GPU_CLOSED else GPU_RECOVERED
                     well = "" if before[uuid] == GPU_CLOSED else "is well again and "
-                    found.append(Happening(Severity.NORMAL, reason, f"{what} {well}takes pods"))
+                    text = f"{what} {well}takes pods"
+                    found.append(Happening(Severity.NORMAL, reason, text, uuid))
                 continue
             reason = GPU_CLOSED if uuid in closed and uuid not in failed else GPU_FAILED
             self._told[uuid] = reason
@@ -81,7 +84,7 @@ class Happenings:
                 why = failed.get(uuid) or closed.get(uuid) or "it is gone"
                 on_it = _sentence("On it", _pods(books, device.index))
                 text = f"{what} takes nothing new: {why}. {on_it}"
-                found.append(Happening(Severity.WARNING, reason, text))
+                found.append(Happening(Severity.WARNING, reason, text, uuid))
         return found
 
     def _modes(self, books: Books) -> list[Happening]:

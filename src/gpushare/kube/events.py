@@ -3,10 +3,10 @@
 `Recorder.event` only notes; `Recorder.run` writes, one request at a time. Events are a courtesy, so
 everything here may be lost but nothing may hold the caller up, grow, or flood the API server:
 
-* A **series** is one (object, reason). Its first Event is written at once; what follows within
-  `interval_s` is counted, and the last message is written when the interval is over, as a PATCH of
-  the same Event (count, lastTimestamp, message). An Event that has expired meanwhile (after an hour
-  by default) is created anew.
+* A **series** is one (object, reason, part of the object). Its first Event is written at once; what
+  follows within `interval_s` is counted, and the last message is written when the interval is over,
+  as a PATCH of the same Event (count, lastTimestamp, message). An Event that has expired meanwhile
+  (after an hour by default) is created anew.
 * With too many series the one quiet for longest is forgotten; it would start anew.
 * Writes are spaced, at most `max_per_s`.
 * What cannot be written is dropped; the first failure in a row is logged. A pod or namespace gone
@@ -88,7 +88,7 @@ class _Series:
     """Not before this time of the clock."""
 
 
-_Key = tuple[str, str, str]  # kind, uid (or name), reason
+_Key = tuple[str, str, str, str]  # kind, uid (or name), reason, part
 
 
 @dataclass
@@ -113,13 +113,16 @@ class Recorder:
         self._wake = asyncio.Event()
         self._failing = False
 
-    def event(self, about: About, severity: Severity, reason: str, message: str) -> None:
+    def event(
+        self, about: About, severity: Severity, reason: str, message: str, part: str = ""
+    ) -> None:
         """Note an Event. Never blocks, never raises.
 
         `reason` is a constant in CamelCase ("GPUMemoryFragmented"); `message` is for a person, cut
-        at 1 KiB.
+        at 1 KiB. `part` is what of the object it tells of, where another part may have the same to
+        tell: a GPU of a node.
         """
-        key = (about.kind, about.uid or about.name, reason)
+        key = (about.kind, about.uid or about.name, reason, part)
         now = self.now()
         series = self._series.get(key)
         if series is None:
