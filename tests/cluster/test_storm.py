@@ -42,6 +42,8 @@ def blow(
         options=("--log-level", "debug", "--hook", str(injecting.hook()), *options),
         **(start or {}),
     )
+    if seed := os.environ.get("SEED"):  # another storm than the usual one
+        storm["seed"] = int(seed)
     one = Storm(cluster, out, order=order, **storm)
     one.run()
     if folder := os.environ.get("RECORD"):  # for whoever looks into a failure

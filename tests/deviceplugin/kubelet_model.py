@@ -47,6 +47,12 @@ class KubeletModel:
     """Pod UID -> container -> ids; what the checkpoint holds."""
     checkpoint: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     """The same as last written: after an allocation, not when pods leave."""
+    written_before: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """The same as written before that."""
+    last: str | None = None
+    """UID of the pod that was allocated last."""
+    blind: bool = False
+    """It has just started and does not know all pods: it takes nothing back."""
     allocated: set[str] = field(default_factory=set)
     reuse: dict[str, set[str]] = field(default_factory=dict)
     interrupt: Callable[[], None] = lambda: None
@@ -56,14 +62,21 @@ class KubeletModel:
         self.healthy = set(self.ids)
 
     def update_allocated(self) -> None:
-        gone = [uid for uid in self.pod_devices if not self.active(uid)]
+        gone = [uid for uid in self.pod_devices if not self.blind and not self.active(uid)]
         if gone:
             for uid in gone:
                 del self.pod_devices[uid]
             self.allocated = self._held()
 
-    def restart(self) -> None:
-        """What a new kubelet process reads from the checkpoint."""
+    def restart(self, *, unwritten: bool = False, blind: bool = False) -> None:
+        """What a new kubelet process reads from the checkpoint.
+
+        unwritten   the last one was killed before it wrote its last allocation down
+        blind       it takes nothing back before it knows all pods
+        """
+        if unwritten:
+            self.checkpoint = self.written_before
+        self.blind = blind
         self.pod_devices = {uid: dict(pod) for uid, pod in self.checkpoint.items()}
         self.allocated = self._held()
         self.reuse = {}
@@ -110,6 +123,7 @@ class KubeletModel:
         plugin.allocate(self._shuffled(chosen))
         self.interrupt()
         self.pod_devices.setdefault(uid, {})[container.name] = chosen
+        self.written_before, self.last = self.checkpoint, uid
         self.checkpoint = {uid: dict(pod) for uid, pod in self.pod_devices.items()}
 
     def _choose(self, chosen: set[str], of: set[str], needed: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpushare.contract import names
 from gpushare.deviceplugin.core.attesting import Round, Sighting, attest, kubelet_started, release
 from gpushare.deviceplugin.core.offers import Granted, Offer, Stale
+from gpushare.deviceplugin.core.publishing import pod_patches
 from gpushare.deviceplugin.core.refusals import Cause, Refused
 from gpushare.model.request import Request
 from tests.deviceplugin.requests import request
@@ -45,6 +47,18 @@ class Node:
     def start(self, uid: str) -> None:
         self.world.begin(uid)
         self.see()
+
+    def takes(self, size: int, free: set[str]) -> str:
+        """The kubelet asks, and takes what it is offered; the pod it is taken for."""
+        offer = self.prefer(size, free, current=True)
+        assert isinstance(offer, Offer)
+        answer = self.world.matching.allocate(offer.ids, 9, current=True)
+        assert isinstance(answer, Granted)
+        return answer.piece.uid
+
+    def place(self, uid: str) -> tuple[int, ...] | None:
+        (piece,) = self.world.books.pods[uid].pieces
+        return piece.place
 
 
 @pytest.fixture
@@ -138,3 +152,137 @@ def test_what_a_kubelet_wrote_down_stays(node: Node) -> None:
     ids = node.given(uid, 4)
     kubelet_started(node.world.books, Round(2, [Sighting("a0", ids, uid=uid)], complete=True))
     assert node.world.books.pods[uid].attested
+
+
+NOTHING_WRITTEN = Round(1_000, [], complete=True)
+HOOK_ALONE = Round(1_000, [], listed=False, complete=False)
+
+
+def test_of_a_pod_that_has_ended_and_one_that_waits_the_one_created_first_is_asked_for(
+    node: Node,
+) -> None:
+    """Taken for the other, each would get the other's GPU, and readers learn of it late."""
+    ended = node.pod(request(4))
+    node.given(ended, 4)
+    node.start(ended)
+    waits = node.pod(request(4))
+    assert node.place(ended) != node.place(waits)
+    kubelet_started(node.world.books, NOTHING_WRITTEN)
+    assert isinstance(node.prefer(4, node.ids, current=False), Stale), "it may have left by now"
+    assert node.takes(4, node.ids) == ended
+    assert node.takes(4, node.ids) == waits
+
+
+def test_once_a_later_pod_was_asked_for_those_that_have_ended_are_asked_for_no_more(
+    node: Node,
+) -> None:
+    ended = node.pod(request(4))
+    node.given(ended, 4)
+    node.start(ended)
+    kubelet_started(node.world.books, NOTHING_WRITTEN)
+    node.prefer(1, node.ids, current=False)
+    later = node.pod(request(2))
+    assert node.takes(2, node.ids) == later
+    other = node.pod(request(4))
+    assert node.takes(4, node.ids) == other
+
+
+def test_a_pod_that_has_ended_gets_ids_of_another_gpu_where_its_own_has_none_free(
+    node: Node,
+) -> None:
+    uid = node.pod(request(4))
+    node.given(uid, 4)
+    node.start(uid)
+    kubelet_started(node.world.books, NOTHING_WRITTEN)
+    offer = node.prefer(4, {i for i in node.ids if i.startswith("GPU-1::")}, current=True)
+    assert isinstance(offer, Offer)
+    assert (offer.piece.uid, offer.place) == (uid, (1,))
+
+
+@pytest.mark.parametrize(("size", "fits"), [(7, True), (8, False)])
+def test_nothing_is_decided_where_a_pod_that_has_ended_is_still_charged(
+    node: Node, size: int, fits: bool
+) -> None:
+    """The kubelet has its ids free, but a reader of the annotations would see 16 of 15."""
+    for uid in [node.pod(request(8)) for _ in range(2)]:
+        node.given(uid, 8)
+        node.start(uid)
+    assert release(node.world.books, node.ids, Round(2_000_000_000, [], complete=True)) == 2
+    node.world.create(request(size), decided=False)
+    node.see()
+    answer = node.prefer(size, node.ids, current=True)
+    if fits:
+        assert isinstance(answer, Offer)
+    else:
+        assert isinstance(answer, Refused)
+        assert answer.cause is Cause.STILL_COUNTED
+
+
+def test_with_the_hook_alone_what_a_started_kubelet_does_not_list_as_free_stays(node: Node) -> None:
+    """It has written it down, for this pod or for another of its class."""
+    one = node.pod(request(4))
+    offer = node.prefer(4, node.ids, current=False)
+    assert isinstance(offer, Offer)
+    assert isinstance(node.world.matching.allocate(offer.ids, 1, current=False), Granted)
+    other = node.pod(request(4))
+    kubelet_started(node.world.books, HOOK_ALONE)
+    assert node.takes(4, node.ids - offer.ids) == other
+    (piece,) = node.world.books.pods[one].pieces
+    assert piece.grant is not None
+    assert piece.grant.ids == offer.ids
+
+
+def test_with_the_hook_alone_what_a_started_kubelet_lists_as_free_is_asked_for_again(
+    node: Node,
+) -> None:
+    uid = node.pod(request(4))
+    offer = node.prefer(4, node.ids, current=False)
+    assert isinstance(offer, Offer)
+    assert isinstance(node.world.matching.allocate(offer.ids, 1, current=False), Granted)
+    kubelet_started(node.world.books, HOOK_ALONE)
+    again = node.prefer(4, node.ids, current=False)
+    assert isinstance(again, Offer)
+    assert again.piece.uid == uid
+
+
+def test_a_letter_from_before_the_kubelets_start_does_not_give_back_what_it_took(
+    node: Node,
+) -> None:
+    uid = node.pod(request(4))
+    ids = node.given(uid, 4, complete=False)
+    node.start(uid)
+    kubelet_started(node.world.books, HOOK_ALONE)
+    node.prefer(8, node.ids, current=False)
+    (piece,) = node.world.books.pods[uid].pieces
+    assert piece.ended
+    letter = Sighting("a0", ids, uid=uid, at_ns=500)
+    attest(node.world.books, Round(2_000, [letter], listed=False))
+    assert piece.ended
+
+
+def test_a_pod_that_is_asked_for_again_is_not_marked_as_attested_meanwhile(node: Node) -> None:
+    uid = node.pod(request(4))
+    offer = node.prefer(4, node.ids, current=False)
+    assert isinstance(offer, Offer)
+    assert isinstance(node.world.matching.allocate(offer.ids, 1, current=False), Granted)
+    node.world.pods[uid].assigned = True  # by a plugin before this one
+    node.world.changed(uid)
+    node.see()
+    kubelet_started(node.world.books, NOTHING_WRITTEN)
+    (patch,) = pod_patches(node.world.books, 0)
+    assert patch.annotations == {names.ANNOTATION_ASSIGNED: "false"}
+
+
+def test_a_pod_that_readers_knew_as_attested_leaves_nothing_behind(node: Node) -> None:
+    """They have given away its room already: to charge it again would be too much."""
+    uid = node.pod(request(4))
+    node.given(uid, 4)
+    node.start(uid)
+    node.world.pods[uid].assigned = True
+    node.world.changed(uid)
+    node.see()
+    kubelet_started(node.world.books, NOTHING_WRITTEN)
+    assert node.takes(4, node.ids) == uid
+    node.world.leave(uid, finish=True)
+    node.see()
+    assert not node.world.books.pods

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def holds(kubelet: FakeKubelet) -> None:
 
 
 BY_UID = Sighting("c", frozenset(IDS), uid="u")
+BY_LETTER = replace(BY_UID, at_ns=1)
 BY_NAME = Sighting("c", frozenset(IDS), None, "default", "p")
 
 
@@ -147,7 +149,7 @@ async def test_the_hook_tells_by_uid_what_the_directory_holds(kubelet: FakeKubel
     letter(kubelet, "GPU-b::0", uid="v")
     shown = await sources(kubelet, HOOK).ask([], may_list=True)
     assert sorted(shown.sightings, key=str) == sorted(
-        [BY_UID, Sighting("c", frozenset({"GPU-b::0"}), uid="v")], key=str
+        [BY_LETTER, replace(BY_LETTER, ids=frozenset({"GPU-b::0"}), uid="v")], key=str
     )
     assert (shown.listed, shown.complete) == (False, False)
 
@@ -158,7 +160,7 @@ async def test_of_a_containers_letters_the_last_counts(kubelet: FakeKubelet) -> 
     letter(kubelet, *IDS, at_ns=3)
     letter(kubelet, "GPU-a::9", at_ns=2)
     shown = await sources(kubelet, HOOK).ask([], may_list=True)
-    assert list(shown.sightings) == [BY_UID]
+    assert list(shown.sightings) == [replace(BY_LETTER, at_ns=3)]
 
 
 async def test_the_kubelets_own_word_counts_more_than_a_letter(kubelet: FakeKubelet) -> None:

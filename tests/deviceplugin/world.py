@@ -69,6 +69,7 @@ class ApiPod:
         return PodFacts(
             record=self.record,
             bound_ns=self.bound_ns,
+            created_ns=self.bound_ns,
             app_names=tuple(c.name for c in self.containers if not c.init),
             init_names=tuple(c.name for c in self.containers if c.init),
             started=self.started,
@@ -87,6 +88,12 @@ class World:
     prefers: bool = True
     """GetPreferredAllocation is served."""
     sources: frozenset[str] = frozenset({"checkpoint", "podresources", "status"})
+    letters: dict[tuple[str, str], tuple[frozenset[str], int]] = field(default_factory=dict)
+    """(UID, container) -> the ids it had when it started, and when that was: the hook's letters."""
+    done: set[str] = field(default_factory=set)
+    """Pods whose containers have finished, which the API has yet to hear."""
+    done_again: set[str] = field(default_factory=set)
+    """Of these, the ones that a kubelet has admitted once more."""
     pods: dict[str, ApiPod] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
     """UIDs whose last change the plugin's watch has yet to bring, in order."""
@@ -115,7 +122,7 @@ class World:
         self.kubelet = KubeletModel(
             [i for gpu in self.node.gpus for i in device_ids(gpu.uuid or "", Unit.GIB, gpu.units)],
             self.random,
-            active=lambda uid: self.pods[uid].live,
+            active=lambda uid: self.pods[uid].live and uid not in self.done,
         )
         self.start_plugin()
 
@@ -216,17 +223,23 @@ class World:
     def admit(self) -> None:
         """The kubelet takes the next pod."""
         uid = self.queue.pop(0)
+        if not self.queue:
+            self.kubelet.blind = False
+        if uid in self.done:
+            self.done.remove(uid)
+            self.done_again.add(uid)
         pod = self.pods[uid]
         try:
             self.kubelet.admit(uid, pod.containers, self)
         except PluginError as error:
+            self.note_decisions()
             if pod.live:
                 self.refusals.append((uid, str(error)))
                 self.leave(uid, finish=True)
             return
+        self.note_decisions()
         if pod.live:
             self.check_truth(uid)
-            self.note_decisions()
             # Only the checkpoint tells what the init containers of a pod have that does not run.
             if pod.started:
                 return
@@ -236,7 +249,13 @@ class World:
     def begin(self, uid: str) -> None:
         """The pod's first container is created."""
         self.pods[uid].started = True
+        for name, ids in self.kubelet.pod_devices.get(uid, {}).items():
+            self.letters[uid, name] = frozenset(ids), self.now
         self.changed(uid)
+
+    def finish_containers(self, uid: str) -> None:
+        """They have done their work; the kubelet takes its ids back, and has yet to tell."""
+        self.done.add(uid)
 
     def begin_all(self) -> None:
         for uid in self.kubelet.pod_devices:
@@ -245,21 +264,31 @@ class World:
                 self.begin(uid)
 
     def restart_kubelet(self) -> None:
-        """A new kubelet admits what is there in any order; what does not run yet, once more.
+        """A new kubelet admits what is there; what does not run, once more.
 
-        Of that it may have forgotten what it gave it.
+        Where kubelets forget, it may have been killed before it wrote its last allocation down, and
+        it goes through the pods as they were created; else they come in any order.
         """
-        self.kubelet.restart()
+        self.now += 1000
+        had = {*self.kubelet.pod_devices}
+        hard = self.random.random() < self.forgets
+        last = self.pods.get(self.kubelet.last or "")
+        self.kubelet.restart(unwritten=hard and last is not None and not last.started, blind=hard)
         for uid, pod in self.pods.items():
-            if uid in self.kubelet.pod_devices and pod.live and not pod.started:
-                if uid not in self.queue:
-                    self.queue.append(uid)
+            if not pod.live or uid in self.queue:
+                continue
+            if uid in had and not pod.started:
+                self.queue.append(uid)
                 if self.random.random() < self.forgets:
                     self.kubelet.forget(uid)
-        self.random.shuffle(self.queue)
-        shown = self.round()
-        self.attest()
-        kubelet_started(self.books, shown)
+            elif uid in self.done and uid not in self.kubelet.pod_devices:
+                self.queue.append(uid)
+        if hard:
+            self.queue.sort()  # as they were created
+        else:
+            self.random.shuffle(self.queue)
+        self.serve_a_kubelet()
+        self.publish()
 
     # the plugin, as the kubelet calls it
 
@@ -278,10 +307,17 @@ class World:
         return sorted(answer.ids)
 
     def note_decisions(self) -> None:
+        """A place that was decided anew is published before the extender decides again.
+
+        In truth that takes a moment, in which the extender does not know of it.
+        """
+        anew = [one for one in self.books.decisions if one.overruled is not None]
         for decision in self.books.decisions:
             self.decided[decision.piece.cls, decision.place] += 1
-            self.overruled += decision.overruled is not None
+        self.overruled += len(anew)
         self.books.decisions.clear()
+        if anew:
+            self.publish()
 
     def allocate(self, ids: list[str]) -> None:
         self.now += 1000
@@ -294,6 +330,8 @@ class World:
         if isinstance(answer, Refused):
             raise PluginError(str(answer))
         assert isinstance(answer, Granted)
+        for key in [key for key, (had, _) in self.letters.items() if had == answer.ids]:
+            del self.letters[key]
 
     # -- the plugin -------------------------------------------------------------------------------
 
@@ -309,7 +347,13 @@ class World:
         for pod in self.pods.values():
             if not pod.gone:
                 self.books.put(pod.facts())
+        self.serve_a_kubelet()
+
+    def serve_a_kubelet(self) -> None:
+        """A kubelet process that the plugin process has not served before."""
         self.attest()
+        presume(self.books, self.now)
+        kubelet_started(self.books, self.round())
 
     def see(self) -> None:
         """The plugin's watch brings the next change."""
@@ -331,14 +375,21 @@ class World:
         release(self.books, free, self.round())
 
     def round(self) -> Round:
-        """Ask every source. Not PodResources while the kubelet is choosing ids, see matching."""
+        """Ask the sources. Not PodResources while the kubelet is choosing ids, see matching."""
         found: list[Sighting] = []
-        if "checkpoint" in self.sources:
-            for uid, devices in self.kubelet.checkpoint.items():
-                found += [Sighting(name, frozenset(ids), uid=uid) for name, ids in devices.items()]
         lists = "podresources" in self.sources and self.matching.last is None
         if lists:
             self.kubelet.update_allocated()
+        if "checkpoint" in self.sources:
+            for uid, devices in self.kubelet.checkpoint.items():
+                found += [Sighting(name, frozenset(ids), uid=uid) for name, ids in devices.items()]
+            return Round(self.now, found, listed=True, complete=True)
+        if "hook" in self.sources:
+            found += [
+                Sighting(name, ids, uid=uid, at_ns=at_ns)
+                for (uid, name), (ids, at_ns) in self.letters.items()
+                if not self.pods[uid].gone
+            ]
         for uid, devices in self.kubelet.pod_devices.items():
             pod = self.pods[uid]
             plain = {c.name for c in pod.containers if c.init and not c.sidecar}
@@ -348,8 +399,7 @@ class World:
                     found.append(Sighting(name, frozenset(ids), None, "default", pod.record.name))
                 if "status" in self.sources and name in app and pod.started and not pod.gone:
                     found.append(Sighting(name, frozenset(ids), uid=uid))
-        complete = "checkpoint" in self.sources
-        return Round(self.now, found, lists or complete, complete)
+        return Round(self.now, found, listed=lists, complete=False)
 
     def attest(self) -> None:
         for attested in attest(self.books, self.round()):
@@ -378,7 +428,7 @@ class World:
                         decode_allocation("a", allocation), decode_allocation("i", init)
                     ),
                 )
-            pod.assigned = True
+            pod.assigned = patch.annotations.get(names.ANNOTATION_ASSIGNED) == "true"
             self.changed(patch.uid)
 
     # -- what is true -----------------------------------------------------------------------------
@@ -423,6 +473,9 @@ class World:
 
     def check_settled(self) -> None:
         """After everything has been seen, attested and published, books and truth agree."""
+        for uid in self.done | self.done_again:
+            if self.pods[uid].live:
+                self.leave(uid, finish=True)
         for _ in range(5):
             while self.queue:
                 self.admit()

@@ -1,6 +1,7 @@
 """Asking the node who has which device ids.
 
-checkpoint     the kubelet's own file: every container, by the pod's UID
+checkpoint     the kubelet's own file: every container, by the pod's UID. Where it can be read,
+               nothing else is asked: the others can be of before the kubelet's start
 status         the pods' own `allocatedResourcesStatus`, as the watch brought it: app containers
 podresources   the kubelet's API: by name, without finished init containers. Its List disturbs an
                allocation under way (core.matching), so it is asked only where the checkpoint does
@@ -47,18 +48,18 @@ class Sources:
     async def ask(self, pods: Iterable[Pod], *, may_list: bool) -> Round:
         """What each source shows. `may_list`: the kubelet is not allocating at the moment."""
         began_ns = time.time_ns()
+        checkpointed = self.checkpointed()
+        if checkpointed is not None:
+            return Round(began_ns, checkpointed, listed=True, complete=True)
         found: list[Sighting] = []
         if STATUS in self.enabled:
             found += [sighting for pod in pods for sighting in _from_status(pod)]
-        checkpointed = self.checkpointed()
-        complete = checkpointed is not None
-        found += checkpointed or ()
-        if not complete and HOOK in self.enabled:
+        if HOOK in self.enabled:
             found += self._from_letters(found)
-        listed = complete
-        if not complete and may_list and PODRESOURCES in self.enabled:
+        listed = False
+        if may_list and PODRESOURCES in self.enabled:
             listed = await self._list(found)
-        return Round(began_ns, found, listed=listed, complete=complete)
+        return Round(began_ns, found, listed=listed, complete=False)
 
     def checkpointed(self) -> list[Sighting] | None:
         """Every container's ids by the kubelet's checkpoint; None where it does not tell."""
@@ -94,7 +95,9 @@ class Sources:
                 if key not in told and (not before or before[0].written_ns < letter.written_ns):
                     last[key] = letter, name
         return [
-            Sighting(letter.container, frozenset(record.ids), uid=letter.uid)
+            Sighting(
+                letter.container, frozenset(record.ids), uid=letter.uid, at_ns=letter.written_ns
+            )
             for letter, name in last.values()
             if (record := self.mailboxes.record(name)) is not None
         ]

@@ -41,6 +41,8 @@ class Sighting:
     namespace: str = ""
     pod: str = ""
     """Namespace and name count where the UID is not known."""
+    at_ns: int | None = None
+    """When it was so, Unix ns; None: it is so now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,26 @@ def attest(books: Books, shown: Round) -> list[Attested]:
         else:
             pod = by_name(books, sighting, shown.began_ns)
         target = _target(pod, sighting.container) if pod is not None else None
-        attested = _attest(books, *target, sighting.ids) if target is not None else None
+        if target is None or _is_over(books, target[0], sighting):
+            continue
+        attested = _attest(books, *target, sighting.ids)
+        if target[0].grant is not None and _is_news(books, sighting):
+            target[0].grant.doubtful = False
         if attested is not None:
             found.append(attested)
     books.deduce()
     _settle(books, shown)
     return found
+
+
+def _is_news(books: Books, sighting: Sighting) -> bool:
+    """What was seen is not from before the kubelet's start."""
+    return sighting.at_ns is None or sighting.at_ns >= books.kubelet_ns
+
+
+def _is_over(books: Books, piece: Piece, sighting: Sighting) -> bool:
+    """What was seen is from before the kubelet's start, and the kubelet took the ids back."""
+    return piece.forgotten and not _is_news(books, sighting)
 
 
 def _settle(books: Books, shown: Round) -> None:
@@ -158,7 +174,11 @@ def release(books: Books, free: Collection[str], shown: Round) -> int:
         if shown.listed and told:
             piece.grant = None
             if books.is_live(piece) and not books.pod_of(piece).facts.started:
-                piece.attested, piece.forgotten = False, True  # the kubelet will ask again
+                # Attested: it has ended before it was seen to have run, unless a kubelet that has
+                # started has forgotten it. Not attested: it waits again.
+                at_start = piece.uid in (books.there_at_start or ())
+                before = at_start and grant.at_ns < books.kubelet_ns
+                piece.forgotten = before or not piece.attested
             ended += 1
     return ended
 
@@ -167,21 +187,24 @@ def kubelet_started(books: Books, shown: Round) -> None:
     """A kubelet that has just started has what it had written down, and nothing else.
 
     What was handed out and is not there, because the kubelet ended before it wrote, it will ask for
-    again. Where no source tells of all, that is taken to be so of what was not attested.
+    again; also what it had taken back from a pod whose containers have finished, if it had no time
+    to tell. Where no source tells of all, the ids that it lists as free will tell
+    (core.asking_again).
     """
+    books.kubelet_ns, books.there_at_start = shown.began_ns, None
     written: dict[str | None, set[str]] = {}
     """Pod UID -> its ids. Those of a pod that has ended may be another's by now."""
     for sighting in shown.sightings:
         written.setdefault(sighting.uid, set()).update(sighting.ids)
     for pod in list(books.pods.values()):
         for piece in pod.pieces:
-            if piece.grant is None or pod.facts.started:
-                continue
-            if not piece.grant.ids.isdisjoint(written.get(piece.uid, ())):
-                continue
-            if piece.attested and not shown.complete:
-                continue
-            piece.grant, piece.attested, piece.forgotten = None, False, True
+            if piece.grant is None:
+                piece.forgotten = piece.forgotten or piece.ended
+            elif piece.grant.ids.isdisjoint(written.get(piece.uid, ())):
+                if shown.complete:
+                    books.take_back(piece)
+                else:
+                    piece.grant.doubtful = True
         if not pod.live:
             books.keep(pod, [piece for piece in pod.pieces if piece.grant is not None])
 
@@ -237,6 +260,8 @@ def _exchanged(
 ) -> Attested:
     """`piece` has what `holder` was taken to have."""
     foreign = holder.cls != piece.cls
+    if piece.attested and piece.grant is not None and position in piece.grant.handed:
+        piece.grant = None  # it was asked for anew: what it had is nobody's
     books.exchange(piece, holder)
     if foreign:
         # What one had is no measure for the other.
@@ -270,7 +295,8 @@ def _adopted(
     ]
     mates.sort(key=lambda other: other.place != place)
     exchanged: Piece | None = None
-    if mates and (piece.grant is not None or mates[0].place == place != piece.place):
+    fits = bool(mates) and mates[0].place == place
+    if fits and (piece.grant is not None or piece.place != place):
         # Its place, and the grant it was taken to have, are another's of its class.
         exchanged = mates[0]
         books.exchange(piece, exchanged)

@@ -43,6 +43,8 @@ class Grant:
     ids: set[str] = field(default_factory=set)
     handed: dict[int, frozenset[str]] = field(default_factory=dict)
     """Position of a call in its chunk -> the ids it was given."""
+    doubtful: bool = False
+    """The kubelet it was given to has ended, and may not have written it down."""
 
     def add(self, position: int, ids: frozenset[str]) -> None:
         self.handed[position] = ids
@@ -64,7 +66,7 @@ class Piece:
     attested: bool = False
     """The kubelet was seen to have given these ids to this pod."""
     forgotten: bool = False
-    """The kubelet has taken its ids back although its pod is there and does not run yet."""
+    """The kubelet has taken its ids back although its pod is there, and may ask for it again."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -156,6 +158,11 @@ class Books:
         """What was decided here and not told to anybody yet; for whoever tells, to empty."""
         self.told_all = True
         """Whether the sources tell of every container, so that one they miss has no ids."""
+        self.kubelet_ns = 0
+        """Since when the kubelet that is served has been there, Unix ns."""
+        self.there_at_start: frozenset[str] | None = None
+        """UIDs of the pods that were there when the kubelet began to ask after its start, which it
+        may have yet to ask for; None: it has yet to begin. Empty once it asks for later ones."""
         self._corrections = corrections
         self._serial = 0
         self._names: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -210,6 +217,23 @@ class Books:
                     units = piece.outstanding // len(piece.place)
                     promised[index] = promised.get(index, 0) + units
         return promised
+
+    def age(self, piece: Piece) -> tuple[bool, int, int, str, int]:
+        """The order in which the kubelet is likely to ask: of pods as they came; but of those that
+        were there when it started, as they were created."""
+        facts = self.pods[piece.uid].facts
+        came_later = piece.uid not in (self.there_at_start or ())
+        created_ns = 0 if came_later else facts.created_ns
+        return came_later, created_ns, facts.bound_ns, piece.uid, piece.number
+
+    def asked_again(self, piece: Piece) -> bool:
+        """Whether its pod has run and ended, and a kubelet that has started asks for it anew."""
+        has_run = piece.ended or self.pods[piece.uid].facts.started
+        return self.maybe_again(piece) and has_run
+
+    def maybe_again(self, piece: Piece) -> bool:
+        """Whether a kubelet that has started has taken its ids back, and may ask for it anew."""
+        return piece.forgotten and piece.uid in (self.there_at_start or ())
 
     def waiting(self) -> bool:
         """Whether anybody holds ids that were not attested yet."""
@@ -286,9 +310,13 @@ class Books:
             self._names.popitem(last=False)
 
     def _leave(self, pod: NodePod) -> None:
-        """It no longer holds anything; what it may have been mistaken for stays."""
+        """It no longer holds anything; what it may have been mistaken for stays.
+
+        Not where readers knew it as attested: they have given away its room already.
+        """
         self._note_left(pod.facts.record.uid)
-        self.keep(pod, [p for p in pod.pieces if p.grant is not None and not p.attested])
+        told = pod.facts.assigned
+        self.keep(pod, [p for p in pod.pieces if p.grant and not p.attested and not told])
 
     # -- changes ----------------------------------------------------------------------------------
 
@@ -297,6 +325,15 @@ class Books:
         one.place, other.place = other.place, one.place
         one.grant, other.grant = other.grant, one.grant
         self.exchanges += 1
+
+    def take_back(self, piece: Piece) -> None:
+        """A kubelet that has started has its ids no more, and may ask for it again.
+
+        If it was attested or its pod has run, its containers have finished: it keeps its place
+        until its pod is seen to have ended, and waits for nothing.
+        """
+        piece.grant, piece.forgotten = None, True
+        piece.attested = piece.attested or self.pods[piece.uid].facts.started
 
     def decide(self, piece: Piece, place: Place) -> None:
         """`piece` gets a place that was decided here."""

@@ -3,13 +3,15 @@
 Such a pod was bound by another scheduler, or by hand. To refuse it would make its controller
 produce failed pods without end, so it is placed as the extender would have placed it, on what is
 really there: ids the kubelet has free, less the room that was promised to pods it has yet to ask
-for.
+for. A pod whose containers have finished counts until the API server knows: whoever reads the
+annotations would else see a GPU above its units.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpushare.deviceplugin.core.books import Books, NodePod, Piece, Place
+from gpushare.deviceplugin.core.offers import Free, Offer, counts, take
 from gpushare.model.gpus import GpuBooks, NodeBooks
 from gpushare.model.owner import Owner
 from gpushare.model.request import Request
@@ -22,17 +24,29 @@ def room(books: Books, pieces: Sequence[Piece], free: Mapping[int, int] | None) 
     free   GPU index -> ids the kubelet has free; None where it did not say: what nobody has on the
            books, be it granted or promised
     """
+    left = unheld(books, pieces)
     if free is not None:
         promised = books.promised(but=pieces)
-        return {index: max(0, units - promised.get(index, 0)) for index, units in free.items()}
+        left = {
+            index: min(left.get(index, 0), units - promised.get(index, 0))
+            for index, units in free.items()
+        }
+    return {index: max(0, units) for index, units in left.items()}
+
+
+def unheld(books: Books, pieces: Sequence[Piece] = (), *, ended: bool = True) -> dict[int, int]:
+    """GPU index -> units that nobody but `pieces` has a place on, of the GPUs that may be used.
+
+    ended   pods whose containers have finished count too, as they do for readers of the annotations
+    """
     mine = {piece.key for piece in pieces}
     left = {gpu.index: gpu.units for gpu in books.node.gpus if gpu.open}
     for piece in books.pieces():
-        if piece.place and not piece.ended and piece.key not in mine:
+        if piece.place and piece.key not in mine and (ended or not piece.ended):
             for index in piece.place:
                 if index in left:
                     left[index] -= piece.units // len(piece.place)
-    return {index: max(0, units) for index, units in left.items()}
+    return left
 
 
 def decide(
@@ -47,6 +61,18 @@ def decide(
         _node_books(books, pieces, room(books, pieces, free)), asked, pod.facts.record.owner
     )
     return answer if isinstance(answer, Refusal) else [tuple(gpus) for gpus in answer.gpus]
+
+
+def overruled(books: Books, piece: Piece, position: int, free: Free) -> Offer | None:
+    """Another place for a chunk whose own has no room."""
+    answer = decide(books, books.pod_of(piece), [piece], counts(free))
+    if isinstance(answer, Refusal):
+        return None
+    ids = take(free, answer[0], piece.calls[position].ask.units)
+    if ids is None:
+        return None
+    books.decide(piece, answer[0])
+    return Offer(piece, position, ids, answer[0])
 
 
 def _node_books(books: Books, pieces: Sequence[Piece], room: Mapping[int, int]) -> NodeBooks:

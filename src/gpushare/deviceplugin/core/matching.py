@@ -19,12 +19,18 @@ up to date and asks again.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare.deviceplugin.core import refusals
-from gpushare.deviceplugin.core.asking_again import asked_again, granted_again
+from gpushare.deviceplugin.core.asking_again import (
+    asked_again,
+    granted_again,
+    of_ended_pods,
+    other_kinds,
+    take_back_what_is_free,
+)
 from gpushare.deviceplugin.core.books import Books, Grant, Piece, Place
-from gpushare.deviceplugin.core.deciding import decide, room
+from gpushare.deviceplugin.core.deciding import decide, overruled, room, unheld
 from gpushare.deviceplugin.core.handing_on import continued, position_of, reusable, succeeded
 from gpushare.deviceplugin.core.ids import by_gpu, slot_of, uuid_of
 from gpushare.deviceplugin.core.offers import Free, Granted, Offer, Stale, counts, listed, take
@@ -50,6 +56,8 @@ class Matching:
         current    the books were brought up to date since the kubelet asked: never Stale
         """
         self.last = None
+        available = frozenset(available)
+        take_back_what_is_free(self.books, available)
         self.books.deduce()
         free = _free(self.books, available, must)
         if must:
@@ -57,7 +65,11 @@ class Matching:
         else:
             offer = _begun(self.books, free, size, overrule=current)
             if current:
-                offer = asked_again(self.books, offer, frozenset(available), free, size)
+                offer = asked_again(self.books, offer, available, free, size)
+            elif isinstance(offer, Offer) and (
+                offer.again or other_kinds(self.books, offer, available, size)
+            ):
+                return Stale(refusals.unknown_pod(size, self.books.unit))
         if isinstance(offer, Refused):
             return offer if current or not offer.curable else Stale(offer)
         self.last = offer
@@ -88,20 +100,20 @@ class Matching:
             return refusals.straddle(f"the kubelet chose unequal parts of GPUs {listed(place)}")
         if offer is not None and offer.ids == ids:
             if offer.again:
-                return granted_again(offer, now_ns)
+                return granted_again(books, offer, now_ns)
             taker = _taker(books, offer)
             if taker is None:
                 return refusals.unknown_pod(len(ids), books.unit)
-            return _granted(taker, offer.position, ids, place, now_ns)
+            return _granted(books, taker, offer.position, ids, place, now_ns)
         holder = books.holder(ids)
         if holder is not None:
             piece = reusable(books, holder, ids)
             if isinstance(piece, Refused):
                 return piece
-            return _granted(piece, position_of(piece, len(ids)), ids, place, now_ns)
+            return _granted(books, piece, position_of(piece, len(ids)), ids, place, now_ns)
         unasked = _unasked(books, place, len(ids))
         if unasked is not None:
-            return _granted(unasked, 0, ids, place, now_ns)
+            return _granted(books, unasked, 0, ids, place, now_ns)
         return refusals.straddle(
             f"the kubelet chose ids of GPU {listed(place)} that were decided for no pod"
         )
@@ -123,21 +135,22 @@ def _free(books: Books, available: Iterable[str], must: Collection[str]) -> Free
 def _candidates(books: Books, size: int) -> list[tuple[Piece, int]]:
     """Chunks that wait for a fresh call of `size` units, with its position, likeliest first.
 
-    A pod is allocated as a whole, so a chunk that is half done comes first; then by age.
+    A pod is allocated as a whole, so a chunk that is half done comes first; then by age. Among them
+    are those that a kubelet that has started asks for anew though they have ended.
     """
-    found: list[tuple[tuple[bool, int, str, int], Piece, int]] = []
+    found: list[tuple[tuple[object, ...], Piece, int]] = []
     for pod in books.pods.values():
         facts = pod.facts
         if not pod.live or facts.static or facts.error:
             continue
         for piece in pod.pieces:
-            position = piece.next_call
-            if position is None or books.admitted(piece):
+            again = books.asked_again(piece)
+            position = 0 if again and piece.ended else piece.next_call
+            if position is None or (books.admitted(piece) and not again):
                 continue
             call = piece.calls[position]
             if call.reused == 0 and call.ask.units == size:
-                age = (piece.grant is None, facts.bound_ns, piece.uid, piece.number)
-                found.append((age, piece, position))
+                found.append(((piece.grant is None, *books.age(piece)), piece, position))
     return [(piece, position) for _, piece, position in sorted(found, key=lambda entry: entry[0])]
 
 
@@ -148,11 +161,15 @@ def _begun(books: Books, free: Free, size: int, *, overrule: bool) -> Offer | Re
     the one it had is held by somebody who is not on our books, or its GPU has failed.
     """
     candidates = _candidates(books, size)
+    pieces = [piece for piece, _ in candidates]
+    if len({piece.cls for piece in pieces}) > 1 and any(map(books.maybe_again, pieces)):
+        return refusals.ambiguous(size, books.unit, candidates[0][0].uid)
     for piece, position in candidates:
         if piece.place is not None:
             ids = take(free, piece.place, size)
             if ids is not None:
-                return Offer(piece, position, ids, piece.place, piece.grant)
+                again = books.asked_again(piece)
+                return Offer(piece, position, ids, piece.place, piece.grant, again=again)
         else:
             offer = _decided(books, piece, position, free)
             if offer is not None:
@@ -160,9 +177,9 @@ def _begun(books: Books, free: Free, size: int, *, overrule: bool) -> Offer | Re
     if overrule:
         for piece, position in candidates:
             if piece.place is not None and piece.grant is None:
-                offer = _overruled(books, piece, position, free)
+                offer = overruled(books, piece, position, free)
                 if offer is not None:
-                    return offer
+                    return replace(offer, again=books.asked_again(piece))
     if candidates:
         return _no_room(books, candidates[0][0], free, size)
     for pod in books.pods.values():
@@ -186,44 +203,16 @@ def _decided(books: Books, piece: Piece, position: int, free: Free) -> Offer | N
     return Offer(piece, position, ids, piece.place) if ids is not None else None
 
 
-def _overruled(books: Books, piece: Piece, position: int, free: Free) -> Offer | None:
-    answer = decide(books, books.pod_of(piece), [piece], counts(free))
-    if isinstance(answer, Refusal):
-        return None
-    ids = take(free, answer[0], piece.calls[position].ask.units)
-    if ids is None:
-        return None
-    books.decide(piece, answer[0])
-    return Offer(piece, position, ids, answer[0])
-
-
 def _no_room(books: Books, piece: Piece, free: Free, size: int) -> Refused:
     if not books.node.mode.shares_memory:  # the kubelet has yet to hear that nothing is offered
         return refusals.not_sharing(books.node.mode)
     left = room(books, [piece], counts(free))
-    ended = _of_ended_pods(books, free)
     share = size // piece.cls.gpus
-    enough = [index for index, units in left.items() if units + ended.get(index, 0) >= share]
+    enough = [i for i, units in unheld(books, [piece], ended=False).items() if units >= share]
     if len(enough) >= piece.cls.gpus:
-        return refusals.still_counted(sum(ended.values()), books.unit, piece.uid)
+        return refusals.still_counted(of_ended_pods(books, free), books.unit, piece.uid)
     largest = max(left.values(), default=0)
     return refusals.no_room(size, books.unit, largest, piece.cls.gpus, piece.uid)
-
-
-def _of_ended_pods(books: Books, free: Free) -> dict[int, int]:
-    """GPU index -> ids that the kubelet does not list as free, though nobody has them.
-
-    A kubelet that has just started reads its checkpoint, and takes nothing back from pods that have
-    ended until it knows all that are there.
-    """
-    granted = by_gpu(books.granted_ids(), books.index_of, books.unit) or {}
-    return {
-        gpu.index: max(
-            0, gpu.units - len(free.get(gpu.index, ())) - len(granted.get(gpu.index, ()))
-        )
-        for gpu in books.node.gpus
-        if gpu.open
-    }
 
 
 def _taker(books: Books, offer: Offer) -> Piece | None:
@@ -277,6 +266,7 @@ def _unasked(books: Books, place: Place, size: int) -> Piece | None:
 
 
 def _granted(
+    books: Books,
     piece: Piece,
     position: int,
     ids: frozenset[str],
@@ -286,4 +276,6 @@ def _granted(
     if piece.grant is None:
         piece.grant = Grant(now_ns)
     piece.grant.add(position, ids)
+    if books.there_at_start is not None and piece.uid not in books.there_at_start:
+        books.there_at_start = frozenset()
     return Granted(piece, position, ids, place)

@@ -19,6 +19,8 @@ class PodFacts:
     record: PodRecord
     bound_ns: int
     """When it came to the node, Unix ns: the order in which the kubelet is likely to ask."""
+    created_ns: int = 0
+    """When it was created, Unix ns, a whole second: the order after the kubelet's start."""
     app_names: tuple[str, ...] = ()
     init_names: tuple[str, ...] = ()
     """Names of the containers by index."""
@@ -63,6 +65,7 @@ def read_facts(pod: Pod) -> PodFacts | None:
     return PodFacts(
         record=record,
         bound_ns=_bound_ns(pod),
+        created_ns=_rfc3339_ns(pod.metadata.creation_timestamp) or 0,
         app_names=tuple(container.name for container in pod.spec.containers),
         init_names=tuple(container.name for container in pod.spec.init_containers or ()),
         started=_started(pod),

@@ -8,6 +8,9 @@ the pod's new annotation.
 
 A pod that has ended or is gone but whose ids were not attested stays charged by its correction,
 since somebody else may have its ids. The amounts are then the correction's own.
+
+A kubelet that has started can forget a pod that was attested; then its annotation says so no more,
+until it is known again what it has.
 """
 
 from collections.abc import Mapping
@@ -100,9 +103,14 @@ def pod_patches(books: Books, now_ns: int) -> list[PodPatch]:
     patches: list[PodPatch] = []
     for pod in books.pods.values():
         where = pod.placement
-        if not pod.live or not pod.attested or where is None:
+        if not pod.live:
             continue
-        annotations = _agreeing(books, pod, where, now_ns)
+        if not pod.facts.started and any(p.forgotten and not p.attested for p in pod.pieces):
+            annotations = _marks(pod, "false") if pod.facts.assigned else None
+        elif pod.attested and where is not None:
+            annotations = _agreeing(books, pod, where, now_ns)
+        else:
+            continue
         if annotations:
             record = pod.facts.record
             patches.append(PodPatch(record.uid, record.namespace, record.name, annotations))
@@ -115,14 +123,7 @@ def _agreeing(
     facts = pod.facts
     request = facts.record.request
     if _own(books, pod) == where:
-        if facts.assigned:
-            return None
-        marks: dict[str, str | None] = {}
-        if names.ANNOTATION_ALLOCATION in facts.annotations:
-            marks[names.ANNOTATION_ASSIGNED] = "true"
-        if names.ANNOTATION_OLD_IDX in facts.annotations:
-            marks[names.ANNOTATION_OLD_ASSIGNED] = "true"
-        return marks
+        return None if facts.assigned else _marks(pod, "true")
     held = {index: units for index, (units, _) in where.held(request).items()}
     written: dict[str, str | None] = {
         **binding_annotations(
@@ -140,6 +141,16 @@ def _agreeing(
     else:
         written |= {name: None for name in _OLD_GENERATION if name in facts.annotations}
     return written
+
+
+def _marks(pod: NodePod, assigned: str) -> dict[str, str | None]:
+    """The annotations that tell whether the pod was attested, of the generations that it has."""
+    marks: dict[str, str | None] = {}
+    if names.ANNOTATION_ALLOCATION in pod.facts.annotations:
+        marks[names.ANNOTATION_ASSIGNED] = assigned
+    if names.ANNOTATION_OLD_IDX in pod.facts.annotations:
+        marks[names.ANNOTATION_OLD_ASSIGNED] = assigned
+    return marks
 
 
 _OLD_GENERATION = (
