@@ -1,6 +1,6 @@
 """Long random walks through the world of one node: the same properties, under heavy traffic.
 
-A walk is its seed. `python -m tests.deviceplugin.test_walks SEED` prints one's events.
+A walk is its seed. `python -m tests.deviceplugin.core.test_walks SEED` prints one's events.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ UUIDS = tuple(f"GPU-00000000-0000-4000-8000-00000000000{i}" for i in (1, 2))
 RESERVE = 512 * MIB
 LIMIT = 1075 * MIB
 """Of each unit."""
-SAMPLE = Path(__file__).parents[1] / "native" / "data" / "region-v1.bin"
+SAMPLE = Path(__file__).parents[2] / "native" / "data" / "region-v1.bin"
 
 
 @dataclass
