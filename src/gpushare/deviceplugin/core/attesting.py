@@ -103,6 +103,7 @@ def attest(books: Books, shown: Round) -> list[Attested]:
             found.append(attested)
     books.deduce()
     _settle(books, shown)
+    books.forget_departed()
     return found
 
 

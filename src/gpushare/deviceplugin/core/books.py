@@ -30,6 +30,9 @@ from gpushare.model.holding import Placement, placement_of
 Place = tuple[int, ...]
 """Indexes of GPUs, ascending: one, or as many as the pod's gpu-count says."""
 
+DEPARTED_REMEMBERED = 64
+"""So many pods that left before the kubelet asked for them are kept in mind."""
+
 PODS_REMEMBERED = 10_000
 """So many names, and UIDs of pods that left, are remembered; the oldest are forgotten first."""
 
@@ -163,6 +166,8 @@ class Books:
         self.there_at_start: frozenset[str] | None = None
         """UIDs of the pods that were there when the kubelet began to ask after its start, which it
         may have yet to ask for; None: it has yet to begin. Empty once it asks for later ones."""
+        self.departed: OrderedDict[str, NodePod] = OrderedDict()
+        """UID -> pod that has gone and for which the kubelet may ask all the same (core.late)."""
         self._corrections = corrections
         self._serial = 0
         self._names: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -268,6 +273,7 @@ class Books:
         pod = self.pods.get(uid)
         if pod is not None:
             pod.gone = True
+            self._depart(pod)
             self._leave(pod)
         self._note_left(uid)
         self._corrections.pop(uid, None)
@@ -308,6 +314,31 @@ class Books:
         self._names[key] = self._names.pop(key, 0) + 1
         if len(self._names) > PODS_REMEMBERED:
             self._names.popitem(last=False)
+
+    def _depart(self, pod: NodePod) -> None:
+        """It has gone, and the kubelet may not have come to it yet."""
+        facts = pod.facts
+        known = facts.started or facts.assigned or facts.record.finished or facts.static
+        if known or any(piece.grant or piece.attested for piece in pod.pieces):
+            return
+        copy = NodePod(facts, list(pod.pieces), pod.since, gone=True)
+        self.departed[facts.record.uid] = copy
+        if len(self.departed) > DEPARTED_REMEMBERED:
+            self.departed.popitem(last=False)
+
+    def revive(self, pod: NodePod) -> None:
+        """A departed pod is on the books again: the kubelet asks for it."""
+        self.pods.setdefault(pod.facts.record.uid, pod)
+
+    def forget_departed(self) -> None:
+        """Those that the kubelet has passed by: it has come to a pod that was bound later."""
+        attested = [
+            self.pods[piece.uid].facts.bound_ns for piece in self.pieces() if piece.attested
+        ]
+        latest = max(attested, default=0)
+        for uid, pod in list(self.departed.items()):
+            if pod.facts.bound_ns < latest and not any(piece.grant for piece in pod.pieces):
+                del self.departed[uid]
 
     def _leave(self, pod: NodePod) -> None:
         """It no longer holds anything; what it may have been mistaken for stays.

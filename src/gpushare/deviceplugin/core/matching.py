@@ -33,8 +33,9 @@ from gpushare.deviceplugin.core.books import Books, Grant, Piece, Place
 from gpushare.deviceplugin.core.deciding import decide, overruled, room, unheld
 from gpushare.deviceplugin.core.handing_on import continued, position_of, reusable, succeeded
 from gpushare.deviceplugin.core.ids import by_gpu, slot_of, uuid_of
+from gpushare.deviceplugin.core.late import asked_late
 from gpushare.deviceplugin.core.offers import Free, Granted, Offer, Stale, counts, listed, take
-from gpushare.deviceplugin.core.refusals import Refused
+from gpushare.deviceplugin.core.refusals import Cause, Refused
 from gpushare.policy.fit import Refusal
 
 
@@ -66,6 +67,8 @@ class Matching:
             offer = _begun(self.books, free, size, overrule=current)
             if current:
                 offer = asked_again(self.books, offer, available, free, size)
+                if isinstance(offer, Refused) and offer.cause is Cause.UNKNOWN_POD:
+                    offer = asked_late(self.books, free, size) or offer
             elif isinstance(offer, Offer) and (
                 offer.again or other_kinds(self.books, offer, available, size)
             ):
