@@ -22,6 +22,7 @@ from gpushare.deviceplugin.core.attesting import (
     kubelet_started,
     presume,
     release,
+    remember,
 )
 from gpushare.deviceplugin.core.books import Books, Decision, Piece
 from gpushare.deviceplugin.counters import Counters
@@ -87,6 +88,20 @@ class Attester:
         self._note(books, [*attest(books, shown), *presume(books, time.time_ns())])
         self.state.touch()
         return shown
+
+    def remember(self, shown: Round | None) -> None:
+        """Take up what an earlier process handed out, where no source told of all.
+
+        shown   what the sources showed at the start
+        """
+        books, mailboxes = self.state.books, self.sources.mailboxes
+        assert books is not None
+        if mailboxes is None or (shown is not None and shown.complete):
+            return
+        for record in filter(None, map(mailboxes.record, mailboxes.names())):
+            ids = frozenset(record.ids)
+            if remember(books, record.owner, record.chunk, record.position, ids):
+                log.debug("%s are taken to be %s's still", sorted(ids), record.owner)
 
     async def settle(self, free: Iterable[str]) -> None:
         """Bring the books up to date with what the kubelet has; `free` are ids it lists as free."""

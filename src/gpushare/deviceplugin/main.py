@@ -207,6 +207,7 @@ class App:
         self.state.begin()
         self.isolator.probe()
         shown = await self.attester.look()
+        self.attester.remember(shown)
         self.injector.rebuild(shown.sightings if shown else ())
         log.info(
             "node %s: %d GPUs, %d units of %s, mode %s; %d pods that ask for GPU memory",

@@ -48,6 +48,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     devices: tuple[str, ...] = ()
     """CDI devices of its GPUs that the kubelet was told to use; not our own."""
+    owner: str = ""
+    """UID of the pod it is taken to be for; the kubelet does not say."""
+    chunk: int = 0
+    """Of that pod, and the position of the call in it."""
+    position: int = 0
     cdi: bool = True
     """The kubelet was told of our own CDI device."""
     limits: tuple[tuple[str, int, int], ...] = ()

@@ -210,6 +210,29 @@ def kubelet_started(books: Books, shown: Round) -> None:
             books.keep(pod, [piece for piece in pod.pieces if piece.grant is not None])
 
 
+def remember(books: Books, uid: str, number: int, position: int, ids: frozenset[str]) -> bool:
+    """Take up what an earlier process handed out to a pod that has yet to start; whether it did.
+
+    For where no source tells of all. The ids that the kubelet lists as free tell whether it still
+    counts (core.asking_again).
+    """
+    pod = books.pods.get(uid)
+    if pod is None or not pod.live or pod.facts.started or number >= len(pod.pieces):
+        return False
+    piece = pod.pieces[number]
+    shape = by_gpu(ids, books.index_of, books.unit)
+    known = piece.attested or (piece.grant is not None and not piece.grant.doubtful)
+    fits = position < len(piece.calls) and piece.calls[position].ask.units == len(ids)
+    if known or not fits or not shape or tuple(sorted(shape)) != piece.place:
+        return False
+    if not ids.isdisjoint(books.granted_ids()):
+        return False
+    if piece.grant is None:
+        piece.grant = Grant(0, doubtful=True)
+    piece.grant.add(position, ids)
+    return True
+
+
 def presume(books: Books, now_ns: int) -> list[Attested]:
     """Take chunks of running pods that no source tells of for what they are taken to be."""
     found: list[Attested] = []
