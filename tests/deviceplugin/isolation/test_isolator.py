@@ -179,6 +179,25 @@ async def test_a_node_that_cannot_isolate_takes_no_new_pods(
     await eventually(lambda: label(api) == "interposer")
 
 
+async def test_what_the_kubelet_asks_before_it_has_heard_of_it_is_refused(
+    api: FakeNodeApi,
+    kubelet: FakeKubelet,
+    start: Start,
+    library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rather than started without a limit."""
+    plugin = await start()
+    api.put_pod(pod("p", 3, gpu=1))
+    await eventually(lambda: "uid-p" in plugin.app.state.pods)
+    assert len(kubelet.healthy) == 30
+    lose(library)
+    with pytest.raises(Rejected, match="cannot hold containers to their share"):
+        await kubelet.admit(api.pods["p"])
+    # Its ids count for it until the kubelet has told that it failed; nothing else is free.
+    await eventually(lambda: len(kubelet.healthy) == 3)
+
+
 async def test_unless_it_is_told_to(api: FakeNodeApi, kubelet: FakeKubelet, start: Start) -> None:
     await start(library=None, allow_unisolated=True)
     assert len(kubelet.healthy) == 30

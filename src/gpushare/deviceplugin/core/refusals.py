@@ -119,6 +119,15 @@ def share_too_small(why: str, uid: str) -> Refused:
     return Refused(Cause.SHARE_TOO_SMALL, why, uid)
 
 
+def not_isolating(uid: str) -> Refused:
+    return Refused(
+        Cause.NOT_READY,
+        f"this node promises isolation ({names.LABEL_MODE}=cgpu) and cannot hold containers to "
+        "their share at the moment; see the Events of the node",
+        uid,
+    )
+
+
 def foreign_ids() -> Refused:
     return Refused(
         Cause.FOREIGN_IDS,

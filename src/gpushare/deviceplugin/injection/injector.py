@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
@@ -150,9 +149,14 @@ class Injector:
         env = variables(books, tuple(sorted(place)), len(ids))
         assert self.injection is not None
         limits: Limits = ()
+        if self.state.conditions.takes_nothing_new:
+            return None  # without its device the container does not start: better than not held
         if self.state.conditions.isolating:
-            with suppress(LimitsError):
+            try:
                 limits = self.isolator.limits_of(ids)
+            except LimitsError as error:
+                log.warning("an allocation is not made again: %s", error)
+                return None
         return Record(
             ids=tuple(sorted(ids)),
             env=env,

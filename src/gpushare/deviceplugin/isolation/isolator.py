@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 from gpushare.contract.names import ENV_DISABLE_ISOLATION, Mode
 from gpushare.deviceplugin.core.ids import by_gpu
 from gpushare.deviceplugin.core.offers import Granted
-from gpushare.deviceplugin.core.refusals import Refused, share_too_small
+from gpushare.deviceplugin.core.refusals import Refused, not_isolating, share_too_small
 from gpushare.deviceplugin.state import NodeState
 from gpushare.isolation.backend import LIBRARY_NAME, Edits, Interposer, NoIsolation
 from gpushare.isolation.installing import install
@@ -120,6 +120,9 @@ class Isolator:
         self.probe()
         if self.state.conditions.isolating and self._install() is not None:
             self._decide()
+        if self.state.conditions.takes_nothing_new:
+            # The kubelet has yet to hear of it: better no container than one that is not held.
+            return not_isolating(granted.piece.uid)
         call = granted.piece.calls[granted.position]
         if not self.state.conditions.isolating or (call.ask.opted_out and self.may_opt_out):
             return ()
